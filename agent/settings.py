@@ -6,7 +6,7 @@ A setting has the name of its flag in all of them: `--max-time`, KERNELTUNE_MAX_
 import difflib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -162,7 +162,9 @@ def sourced_settings(folder: Path) -> dict[str, Sourced]:
     defaults = Settings()
     found = {f.name: Sourced(getattr(defaults, f.name), "default") for f in fields(Settings)}
     for entry in _entries(folder):
-        found[FIELDS[entry.name]] = Sourced(_from_toml(entry), entry.place)
+        place = f"{entry.place}: {entry.name} = {_shown(entry.value)}"
+        value = _checked(FIELDS[entry.name], entry.value, place, entry.path.parent)
+        found[FIELDS[entry.name]] = Sourced(value, entry.place)
     for name, field_name in FIELDS.items():
         variable = variable_of(name)
         if (text := os.environ.get(variable)) is not None:
@@ -204,62 +206,47 @@ def _entries(folder: Path) -> Iterator[ConfigEntry]:
         yield entry
 
 
-def _from_toml(entry: ConfigEntry) -> object:
-    """The value as Settings holds it. Paths are seen from the file's folder."""
-    field_name, value = FIELDS[entry.name], entry.value
-    kind, place = _KINDS[field_name], f"{entry.place}: {entry.name} = {_shown(entry.value)}"
-    if field_name in _CHOICES:
-        return _one_of(_CHOICES[field_name], value, place)
-    if kind is Path and isinstance(value, str):
-        return entry.path.parent / _expanded(value, place)
-    if kind == float | None and type(value) in (int, float):
-        return float(value)  # type: ignore[arg-type]
-    wanted = {"int": int, "int | None": int, "str": str, "bool": bool}.get(_name(kind))
-    if type(value) is wanted:
-        return value
-    raise UsageError(f"{place} is not {_WANTED[_name(kind)]}")
+_WANTED: dict[object, str] = {
+    Path: 'a folder, as in "runs"',
+    int: "a whole number, as in 24",
+    int | None: "a whole number, as in 8",
+    float | None: "a number, as in 600 or 1.5",
+    bool: "true or false",
+    str: 'a text, as in "offline"',
+}
+_PARSERS: dict[object, Callable[[str], object]] = {
+    bool: lambda text: {"1": True, "true": True, "0": False, "false": False}[text.lower()],
+    int: int,
+    int | None: int,
+    float | None: float,
+}
 
 
 def _from_text(field_name: str, text: str, variable: str) -> object:
     """The value of a variable."""
     kind, place = _KINDS[field_name], f"{variable}={text!r}"
-    if field_name in _CHOICES:
-        return _one_of(_CHOICES[field_name], text, place)
-    if kind is Path and text:
-        return _expanded(text, place)
     try:
-        if kind is bool:
-            return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
-        if kind is int or kind == int | None:
-            return int(text)
-        if kind == float | None:
-            return float(text)
+        value = _PARSERS.get(kind, str)(text)
     except (ValueError, KeyError) as error:
-        raise UsageError(f"{place} is not {_WANTED[_name(kind)]}") from error
-    if kind is Path:
-        raise UsageError(f"{place} is not {_WANTED['Path']}")
-    return text
+        raise UsageError(f"{place} is not {_WANTED[kind]}") from error
+    return _checked(field_name, value, place, Path())
 
 
-def _expanded(text: str, place: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:  # ~somebody, whom this machine does not know
-        raise UsageError(f"{place}: {error}") from error
-
-
-def _name(kind: object) -> str:
-    return kind.__name__ if isinstance(kind, type) else str(kind)
-
-
-_WANTED = {
-    "Path": 'a folder, as in "runs"',
-    "int": "a whole number, as in 24",
-    "int | None": "a whole number, as in 8",
-    "float | None": "a number, as in 600 or 1.5",
-    "bool": "true or false",
-    "str": 'a text, as in "offline"',
-}
+def _checked(field_name: str, value: object, place: str, folder: Path) -> object:
+    """The value as Settings holds it. Paths are seen from `folder`."""
+    kind = _KINDS[field_name]
+    if field_name in _CHOICES:
+        return _one_of(_CHOICES[field_name], value, place)
+    if kind is Path and isinstance(value, str) and value:
+        try:
+            return folder / Path(value).expanduser()
+        except RuntimeError as error:  # ~somebody, whom this machine does not know
+            raise UsageError(f"{place}: {error}") from error
+    if kind == float | None and type(value) in (int, float):
+        return float(value)  # type: ignore[arg-type]
+    if type(value) in (get_args(kind) or (kind,)):
+        return value
+    raise UsageError(f"{place} is not {_WANTED[kind]}")
 
 
 def _one_of(choices: tuple[str, ...], value: object, place: str) -> str:

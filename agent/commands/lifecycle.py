@@ -299,9 +299,6 @@ class ReplayAuthor:
 # Who writes the kernels ----------------------------------------------------------------------------------------------
 
 
-LOWER_TIMEOUT_S = 120.0
-
-
 @dataclass(frozen=True)
 class Choice:
     """`model` is None for the offline author and for a replay. `notes`: what a person should know of the model;
@@ -411,14 +408,11 @@ def ready(started: Started, tracker: AttemptTracker) -> Iterator[Run]:
 def _offline_author(started: Started, tracker: AttemptTracker) -> Iterator[OfflineAuthor]:
     settings, workshop, updater = started.settings, started.opened.workshop, started.opened.tools.updater
 
-    def call(body: dict[str, Json]) -> dict[str, Json]:
-        return workshop.lowering.call(body, LOWER_TIMEOUT_S)
-
     def told(words: str) -> None:
         tracker.emit(Note(tracker.run_id, "search", words))
 
     author = OfflineAuthor(
-        through(call),
+        through(workshop.lowering.call),
         arch_number(workshop.arch),
         started.event.seed,
         started.store.earlier(started.event) if settings.warm_start else [],

@@ -36,6 +36,7 @@ from kerneltune.tools.task.load import TaskFile
 from kerneltune.tools.update import UpdateLimits, Updater
 
 DESCRIBE_TIMEOUT_S = 120.0
+LOWER_TIMEOUT_S = 120.0
 USUAL_WIDTH = 2
 MOST_ON_A_GPU = 5  # tracing and compiling take 1.1 s and screening 0.35 s; each more knows one verdict less
 CORES_EACH = 2  # a tracer and a compiler, each a process
@@ -68,7 +69,7 @@ class Lowering:
         self._asking = threading.Lock()
         self._answers: dict[str, dict[str, Json]] = {}
 
-    def call(self, body: dict[str, Json], timeout_s: float) -> dict[str, Json]:
+    def call(self, body: dict[str, Json], timeout_s: float = LOWER_TIMEOUT_S) -> dict[str, Json]:
         """Its answer, the same again to what was asked before; the errors of `Worker.call`. After one of them the next
         request has a fresh worker: a late answer of the old one would be taken for the next request's."""
         name = json.dumps(body, sort_keys=True)

@@ -8,7 +8,7 @@ import json as jsonlib
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -91,7 +91,7 @@ def verify(
     else:
         choice = choose_view(environment(), is_terminal=sys.stdout.isatty(), plain=plain)
         print_verification(outcome, standard_page(colour=choice.colour))
-    return int(not outcome.held)
+    return int(not outcome.event.held)
 
 
 def _repeat(
@@ -116,31 +116,22 @@ def _repeat(
     outcome = repeated(old, verdict, same_gpu=place.gpu == run.gpu)
     book = ReceiptBook(folder_of(settings.runs_dir, run.run_id), opened.setting)
     receipt, path = book.keep_again(attempt_id, source, update, verdict, tier if place.gpu else None)
-    store.write(
-        Verified(
-            run.run_id,
-            attempt_id,
-            "unfinished" if unfinished(old, verdict) else "verify",
-            verdict,
-            round(bench_s, 4),
-            outcome.held,
-            outcome.why,
-            place.gpu,
-            place.machine,
-            place.versions,
-            rank_key(verdict, update),
-        )
-    )
-    return Verification(
+    event = Verified(
+        run.run_id,
         attempt_id,
-        Side(old, run.gpu, run.versions),
-        Side(verdict, place.gpu, place.versions),
+        "unfinished" if unfinished(old, verdict) else "verify",
+        verdict,
+        round(bench_s, 4),
         outcome.held,
         outcome.why,
-        (*differs, *_differences(opened.workshop, run, attempt, update, verdict)),
-        receipt,
-        str(path),
+        place.gpu,
+        place.machine,
+        place.versions,
+        rank_key(verdict, update),
     )
+    store.write(event)
+    differs = (*differs, *_differences(opened.workshop, run, attempt, update, verdict))
+    return Verification(run, old, event, differs, receipt, str(path))
 
 
 def _differences(
@@ -231,23 +222,13 @@ _SHOWN_VERSIONS = ("kerneltune", "torch", "triton", "python")
 
 
 @dataclass(frozen=True)
-class Side:
-    """One of the two verdicts, and where it was reached."""
-
-    verdict: Verdict
-    gpu: str | None
-    versions: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class Verification:
-    """The outcome. `differs`: what is not as it was, one line each."""
+    """The outcome: the `old` verdict of an attempt of `run`, and the event of the new one. `differs`: what is not as it
+    was, one line each."""
 
-    attempt_id: str
-    old: Side
-    new: Side
-    held: bool
-    why: str
+    run: RunStarted
+    old: Verdict
+    event: Verified
     differs: tuple[str, ...]
     receipt: dict[str, Json]
     receipt_path: str
@@ -258,26 +239,28 @@ def print_verification(found: Verification, page: Page) -> None:
     table = columns("", "stored", "now")
     for row in _compared_rows(found):
         table.add_row(*row)
-    page.print(Text(f"attempt {found.attempt_id}", style="bold"), table)
+    page.print(Text(f"attempt {found.event.attempt_id}", style="bold"), table)
     page.print(*(Text(one_line(f"differs: {line}"), style="yellow") for line in found.differs))
-    word, style = ("held", "green") if found.held else ("did not hold", "red")
-    if unfinished(found.old.verdict, found.new.verdict):
+    word, style = ("held", "green") if found.event.held else ("did not hold", "red")
+    if found.event.purpose == "unfinished":
         word, style = "not decided", "yellow"
-    page.print(Text.assemble((f"{word}: ", f"bold {style}"), one_line(found.why)), f"receipt {found.receipt_path}")
+    page.print(
+        Text.assemble((f"{word}: ", f"bold {style}"), one_line(found.event.why)), f"receipt {found.receipt_path}"
+    )
 
 
 def _compared_rows(found: Verification) -> Iterator[tuple[str | Text, str | Text, str | Text]]:
-    old, new = found.old, found.new
-    yield "status", words.verdict_label(old.verdict.status), words.verdict_label(new.verdict.status)
-    yield "time", _time_cell(old.verdict), _time_cell(new.verdict)
-    for name in _baselines(old.verdict, new.verdict):
-        yield f"over {name}", _speedup_cell(old.verdict, name), _speedup_cell(new.verdict, name)
-    yield "tier", old.verdict.tier or "-", new.verdict.tier or "-"
-    yield "coverage", _share_cell(old.verdict.coverage), _share_cell(new.verdict.coverage)
-    yield "worst error", _error_cell(old.verdict), _error_cell(new.verdict)
-    yield "GPU", old.gpu or "none", new.gpu or "none"
+    old, new = found.old, found.event.verdict
+    yield "status", words.verdict_label(old.status), words.verdict_label(new.status)
+    yield "time", _time_cell(old), _time_cell(new)
+    for name in _baselines(old, new):
+        yield f"over {name}", _speedup_cell(old, name), _speedup_cell(new, name)
+    yield "tier", old.tier or "-", new.tier or "-"
+    yield "coverage", _share_cell(old.coverage), _share_cell(new.coverage)
+    yield "worst error", _error_cell(old), _error_cell(new)
+    yield "GPU", found.run.gpu or "none", found.event.gpu or "none"
     for name in _SHOWN_VERSIONS:
-        yield name, old.versions.get(name, "?"), new.versions.get(name, "?")
+        yield name, found.run.versions.get(name, "?"), found.event.versions.get(name, "?")
 
 
 def _baselines(old: Verdict, new: Verdict) -> Sequence[str]:
@@ -305,20 +288,19 @@ def _error_cell(verdict: Verdict) -> str:
 
 def verification_json(found: Verification) -> dict[str, Json]:
     """Return the one object of --json."""
+    event = found.event
     return {
         "type": "verification",
         "schema_version": 1,
-        "attempt_id": found.attempt_id,
-        "held": found.held,
-        "why": found.why,
+        **{name: getattr(event, name) for name in ("attempt_id", "held", "why")},
         "differs": list(found.differs),
-        "old": _side_json(found.old),
-        "new": _side_json(found.new),
+        "old": _side(found.old, found.run),
+        "new": _side(event.verdict, event),
         "receipt_path": found.receipt_path,
         "receipt": found.receipt,
     }
 
 
-def _side_json(side: Side) -> dict[str, Json]:
-    verdict = {k: v for k, v in encode(side.verdict).items() if k != "receipt"}
-    return {"verdict": verdict, "gpu": side.gpu, "versions": dict(side.versions)}
+def _side(verdict: Verdict, where: RunStarted | Verified) -> dict[str, Json]:
+    without_receipt = {name: value for name, value in encode(verdict).items() if name != "receipt"}
+    return {"verdict": without_receipt, "gpu": where.gpu, "versions": dict(where.versions)}

@@ -73,7 +73,7 @@ class RunPrompts:
             language_name=spoken.name,
             imports=spoken.imports,
             language_prompt=render_text(prompt_of(language), arch=arch, timed=self._timed),
-            hardware=hardware_values(hardware) if hardware else None,
+            hardware=hardware,
             task=task_values(tracker.task),
             light=light_values(tracker.task, hardware) if hardware and gpu else None,
         )
@@ -174,24 +174,6 @@ def _tensor(shape: Sequence[int], dtype: str, stride: Sequence[int] | None) -> s
     row_major = [prod(shape[i + 1 :]) for i in range(len(shape))]
     strides = f" stride {list(stride)}" if stride is not None and list(stride) != row_major else ""
     return f"{dtype}{list(shape)}{strides}"
-
-
-def hardware_values(gpu: Gpu) -> Values:
-    """The numbers of a GPU."""
-    return {
-        "name": gpu.name,
-        "multiprocessors": gpu.multiprocessors,
-        "memory_gib": gpu.memory_bytes >> 30,
-        "l2_mib": gpu.l2_bytes >> 20,
-        "bandwidth_gbps": f"{gpu.bandwidth_gbps:,.0f}",
-        "measured_copy_gbps": f"{gpu.measured_copy_gbps:,.0f}" if gpu.measured_copy_gbps else "",
-        "shared_per_sm_kib": gpu.shared_per_sm_bytes >> 10,
-        "shared_per_block_kib": gpu.shared_per_block_bytes >> 10,
-        "warps_per_sm": gpu.warps_per_sm,
-        "blocks_per_sm": gpu.blocks_per_sm,
-        "rates": ", ".join(f"{dtype} {rate:g}" for dtype, rate in gpu.tflops.items()),
-        "tf32x3": f"{gpu.tflops['tf32'] / 3:.0f}",
-    }
 
 
 def light_values(spec: TaskSpec, gpu: Gpu) -> Values | None:

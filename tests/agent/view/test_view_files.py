@@ -9,7 +9,7 @@ import pytest
 
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.commands.bench import FilesView, JudgedFile
-from kerneltune.agent.commands.verify import Side, Verification, print_verification, verification_json
+from kerneltune.agent.commands.verify import Verification, print_verification, verification_json
 from kerneltune.agent.events import Event, Judged, JudgingAgain, Proposed, RunEnded, Stage, StageStarted, Verified
 from kerneltune.agent.record.folder import ReceiptBook
 from kerneltune.agent.view.output import JsonView, standard_page
@@ -106,9 +106,10 @@ def test_a_file_that_is_judged_again_is_shown_again_and_counted_once() -> None:
 
 def verification(new: Verdict, held: bool) -> Verification:
     versions = {"torch": "2.11", "triton": "3.6", "kerneltune": "0.1.0", "python": "3.12"}
-    old = Side(verdict(3, Status.CORRECT), "NVIDIA H200", versions)
-    now = Side(new, None, versions | {"torch": "2.13"})
-    return Verification("r-1/3", old, now, held, "right again", ("torch: 2.11 then, 2.13 now",), {}, "receipts/3.json")
+    run, now = replace(started("NVIDIA H200"), versions=versions), versions | {"torch": "2.13"}
+    event = Verified("r-1", "r-1/3", "verify", new, 1.0, held, "right again", None, {}, now)
+    old = verdict(3, Status.CORRECT)
+    return Verification(run, old, event, ("torch: 2.11 then, 2.13 now",), {}, "receipts/3.json")
 
 
 def test_a_verification_shows_both_verdicts_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
