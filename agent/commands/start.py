@@ -24,8 +24,7 @@ from kerneltune.agent.record.query import Filter, RunSummary
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Language
 from kerneltune.agent.tracker import AttemptTracker
-from kerneltune.tools.languages.ptx.guess import guessed_candidate
-from kerneltune.tools.languages.ptx.host_code import CannotSay
+from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidate
 from kerneltune.tools.languages.ptx.ir import PtxError
 from kerneltune.tools.languages.ptx.loader import PtxLaunchError, language_of
 from kerneltune.tools.schema.errors import UsageError
