@@ -534,7 +534,7 @@ def rank_key(verdict: Verdict, update: "Update") -> tuple[float, ...]:
     """Smaller is better; () when the attempt is not accepted.
 
     Timed: the median; what could not be timed although there is a GPU comes behind. Without a GPU nothing is timed, so
-    the order is that of a static model, `tools.replay.effects.effective_bytes`, to two digits, below which it tells
+    the order is that of a static model, `tools.schema.sass.effective_bytes`, to two digits, below which it tells
     nothing; then spills, resident warps, registers. It is an order, not a time.
     """
     if not verdict.accepted:

@@ -48,7 +48,7 @@ from benchmarks.gpu_fleet import (
 )
 from kerneltune.agent.attempt import Proposal, point_of
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
-from kerneltune.agent.commands.session import Lowering, open_task
+from kerneltune.agent.commands.session import LOWER_TIMEOUT_S, Lowering, open_task
 from kerneltune.tools.backends import gpu_info, gpu_sampler
 from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.bench import EARLY_JUDGE, CpuBench, GpuBench, waiting_judge
@@ -356,7 +356,7 @@ class Deadline:
 class AsItComes(Lowering):
     """Only Inductor's kernels as they come: its other settings are the same kernels launched otherwise."""
 
-    def call(self, body: dict[str, Json], timeout_s: float) -> dict[str, Json]:
+    def call(self, body: dict[str, Json], timeout_s: float = LOWER_TIMEOUT_S) -> dict[str, Json]:
         """The same for a request without settings; a refusal for others."""
         return {"error": OTHER_SETTING} if body["overrides"].get("config") else super().call(body, timeout_s)
 

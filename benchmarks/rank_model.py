@@ -23,7 +23,6 @@ from kerneltune.agent.attempt import Attempt, rank_key, static_key
 from kerneltune.agent.commands.session import Session, session, workshop
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import chosen_settings
-from kerneltune.tools.replay.effects import traffic_bytes
 from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.task.load import find_task
 
@@ -60,7 +59,7 @@ def timed(opened: Session, attempt: Attempt) -> Timed | None:
     checked = rank_key(Verdict(Status.CHECKED, ""), update)
     assert moved is not None
     now = (float(f"{moved:.2g}"), *static_key(kernels)) if plan is not update.main_plan else checked
-    return Timed(attempt.attempt_id, attempt.timing.median_us, now, (traffic_bytes(plan), *static_key(kernels)))
+    return Timed(attempt.attempt_id, attempt.timing.median_us, now, (plan.traffic_bytes, *static_key(kernels)))
 
 
 def found(folder: Path, scratch: Path) -> Iterator[tuple[str, str, Timed]]:

@@ -55,7 +55,7 @@ from kerneltune.agent.attempt import Attempt, best
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.bench import FilesView, bench_opened, read_candidates
 from kerneltune.agent.commands.doctor import measure_ceilings
-from kerneltune.agent.commands.lifecycle import LOWER_TIMEOUT_S, checked, chosen, run_opened
+from kerneltune.agent.commands.lifecycle import checked, chosen, run_opened
 from kerneltune.agent.commands.session import (
     Patience,
     Session,
@@ -595,7 +595,7 @@ class Ahead:
         """Ask TorchInductor all that the search will ask it. What fails here fails there, too, and is told there."""
 
         def call(body: dict[str, Json]) -> dict[str, Json]:
-            return self._shop.lowering.call(body, LOWER_TIMEOUT_S)
+            return self._shop.lowering.call(body)
 
         author = OfflineAuthor(through(call), arch_number(self._shop.arch))
         author.sketches(self._updater.result().task)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-from kerneltune.tools.replay.effects import traffic_bytes
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.evidence import BUSY, WORTH_A_HINT, counted
 from kerneltune.tools.schema.gpus import Gpu, rate_tflops, speed_of_light
@@ -91,7 +90,7 @@ def work_of(update: Update, variant: str = "") -> PlanWork:
     if plan is None:
         return PlanWork()
     launches = tuple((plan.kernels[s.kernel].name, prod(s.grid)) for s in plan.launches)
-    return PlanWork(traffic_bytes(plan), launches, tuple(dict.fromkeys(plan.library_ops)))
+    return PlanWork(plan.traffic_bytes, launches, tuple(dict.fromkeys(plan.library_ops)))
 
 
 def roofline(task: TaskSpec, gpu: Gpu, verdict: Verdict, kernels: Sequence[KernelReport], work: PlanWork) -> Roofline:

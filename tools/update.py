@@ -2,6 +2,12 @@
 
 Confined workers trace (`trace.tracer`) and compile (`compile.compiler`). What they say is checked here and becomes a
 value: plans under the cases' own names, compiled kernels, or a verdict.
+
+A tracer's reply may have been written by the candidate's code, which ran in the same process. `malformed`: is it a set
+of plans, and do they say the truth about themselves? What passes can be hashed, counted and handed on without raising.
+`mismatch`: does a plan return what the task's Model returns, as far as structure, shapes and dtypes tell? Trees are
+those of a launch plan and of `schema.task`: {"$tensor": …} leaves in lists, {"$tuple"} and {"$dict"}; a list may stand
+for a tuple, as the judge allows.
 """
 
 import contextlib
@@ -13,12 +19,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from kerneltune.tools.languages.base import language
+from kerneltune.tools.languages.base import language, launch_effects
 from kerneltune.tools.languages.ptx import PtxError
-from kerneltune.tools.languages.ptx.from_plan import CannotSay, ptx_candidate, short
-from kerneltune.tools.replay.effects import effective_bytes, traffic_bytes
+from kerneltune.tools.languages.ptx.candidate import CannotSay, ptx_candidate, short
 from kerneltune.tools.sandbox.workers import Worker
-from kerneltune.tools.schema.codec import DecodeError, decode, encode, plain
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
 from kerneltune.tools.schema.errors import WorkerError, WorkerTimeout
 from kerneltune.tools.schema.gpus import gpu_for_arch
 from kerneltune.tools.schema.messages import (
@@ -36,11 +41,23 @@ from kerneltune.tools.schema.messages import (
     TraceRequest,
     traced_case,
 )
-from kerneltune.tools.schema.plan import Kernel, Plan, plan_hash
-from kerneltune.tools.schema.sass import made_plain
+from kerneltune.tools.schema.plan import (
+    ForwardPass,
+    Kernel,
+    Launch,
+    Plan,
+    ScalarArg,
+    TensorRef,
+    is_allowed,
+    is_library,
+    live_steps,
+    plan_hash,
+    step_refs,
+    tensor_refs,
+)
+from kerneltune.tools.schema.sass import effective_bytes, made_plain
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import MOST_OF_A_NAME, Cause, KernelReport, Status, Verdict
-from kerneltune.tools.trace.check import malformed, mismatch
 
 MAX_SOURCE_BYTES = 1 << 20
 NUL = "\0"
@@ -147,7 +164,7 @@ class Update:
     @property
     def traffic_bytes(self) -> int:
         """Bytes that one forward of the main plan touches at least."""
-        return traffic_bytes(self.main_plan) if self.main_plan else 0
+        return self.main_plan.traffic_bytes if self.main_plan else 0
 
     @property
     def sha256(self) -> str | None:
@@ -231,7 +248,9 @@ class Updater:
             return None
         reports = {kernel.sha256: artefact.compiled.report for kernel, artefact in made}
         code = {kernel.sha256: sass for (kernel, _), sass in zip(made, reply.kernels, strict=False)}
-        return effective_bytes(plan, reports, code, gpu_for_arch(self.arch))
+        return effective_bytes(
+            plan, lambda launch: launch_effects(launch, plan.kernels), reports, code, gpu_for_arch(self.arch)
+        )
 
     def _trace(self, source: str) -> tuple[dict[str, tuple[Plan, ...]], tuple[str, ...], Verdict | None]:
         """Plans by case, the variants left out, and what is wrong: the cases that are not held out come first."""
@@ -616,3 +635,206 @@ def verdict_of(failure: Failure, note: str = "") -> Verdict:
         ptx_lines=tuple(n for n in failure.ptx_lines[:_MOST_PTX_LINES] if 0 < n <= _MOST_LINES),
         cause=failure.cause,
     )
+
+
+# ---
+# Whether a tracer's reply can be believed.
+
+MOST_STEPS = 20_000
+MOST_BYTES = 1 << 40  # in all storages of a plan
+MOST_TEXT_BYTES = 64 << 20  # in all kernels of a reply
+LARGEST_GRID = (2**31 - 1, 65_535, 65_535)  # CUDA's
+_LARGEST_NUMBER = 2**64
+
+
+def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: int) -> str | None:
+    """What is wrong with a reply's plans, or None."""
+    names = [case.name for case in cases]
+    if strange := sorted({p.case for p in plans} - set(names)):
+        return f"plans for an unknown case {strange[0]!r:.80}"
+    for name in names:
+        count = sum(p.case == name for p in plans)
+        if not 1 <= count <= max(1, max_variants):
+            return f"{count} plans for one case, of at most {max_variants}"
+    texts = {k.text: k.language for p in plans for k in p.kernels}
+    if sum(map(len, texts)) > MOST_TEXT_BYTES:
+        return f"kernels of more than {MOST_TEXT_BYTES >> 20} MB"
+    for name in sorted(set(texts.values())):
+        known = language(name)
+        if sum(len(text) for text, its in texts.items() if its == name) > known.max_bytes:
+            return f"more than {known.max_bytes >> 20} MB of {known.title}"
+    return next(filter(None, map(_problem, plans)), None)
+
+
+def _problem(plan: Plan) -> str | None:
+    """The first rule that a plan breaks; later rules rely on earlier ones."""
+    rules: tuple[Callable[[Plan], str | None], ...] = (
+        _sizes, _bad_launches, _overlaps, _operators, _tensors, _inputs, _unused,
+    )  # fmt: skip
+    return next(filter(None, (rule(plan) for rule in rules)), None)
+
+
+def _sizes(plan: Plan) -> str | None:
+    known = {s.id for s in plan.storages if s.nbytes >= 0}
+    if len(known) != len(plan.storages):
+        return "a plan whose storages are not distinct"
+    if (n_bytes := sum(s.nbytes for s in plan.storages)) > MOST_BYTES:
+        return f"a plan that needs {n_bytes / 2**40:.3g} TiB of memory; the limit is {MOST_BYTES / 2**40:g} TiB"
+    if (steps := len(plan.prepare) + len(plan.run)) > MOST_STEPS:
+        return f"a plan of {steps} steps; the limit is {MOST_STEPS}"
+    return None
+
+
+def _overlaps(plan: Plan) -> str | None:
+    """A programmatic dependent launch may begin before the launch before it has ended."""
+    launches = [step for step in plan.run if isinstance(step, Launch) and min(step.grid) > 0]
+    for step in launches[1:]:
+        kernel = plan.kernels[step.kernel]
+        known = language(kernel.language)
+        if step.pdl and not known.waits(kernel):
+            return f"a launch of {kernel.name} with launch_pdl that never waits for the one before ({known.wait})"
+    return None
+
+
+def _bad_launches(plan: Plan) -> str | None:
+    if problem := next(filter(None, (language(k.language).forbidden_option(k.options) for k in plan.kernels)), None):
+        return f"a kernel that cannot be: {problem}"
+    if not any(isinstance(step, Launch) and min(step.grid) > 0 for step in plan.run):
+        return "a plan that launches no program of a kernel"
+    launches = [step for step in (*plan.prepare, *plan.run) if isinstance(step, Launch)]
+    if any(not 0 <= step.kernel < len(plan.kernels) for step in launches):
+        return "a launch of a kernel that is not in the plan"
+    return next(filter(None, (_launch(step, plan.kernels[step.kernel]) for step in launches)), None)
+
+
+def _launch(step: Launch, kernel: Kernel) -> str | None:
+    if any(not 0 <= size <= most for size, most in zip(step.grid, LARGEST_GRID, strict=True)):
+        return f"a launch over the grid {step.grid!s:.100}; the largest that CUDA knows is {LARGEST_GRID}"
+    cluster = kernel.options.get("cluster") or (1, 1, 1)
+    if any(blocks % size for blocks, size in zip(step.grid, cluster, strict=True)):
+        return f"a launch over the grid {step.grid!s:.100}, which clusters of {cluster!s:.100} do not divide"
+    if len(step.args) != len(kernel.signature):
+        return f"a launch with {len(step.args)} arguments of a kernel that takes {len(kernel.signature)}"
+    for argument, kind in zip(step.args, kernel.signature, strict=True):
+        if isinstance(argument, ScalarArg) == kind.startswith(("*", "tensordesc")):
+            return f"a launch with {type(argument).__name__} for an argument of type {kind!r:.40}"
+        if isinstance(argument, ScalarArg) and isinstance(argument.value, int) and _is_huge(argument.value):
+            return "a launch with a number of more than 64 bits"
+    return None
+
+
+def _is_huge(value: int) -> bool:
+    return not -_LARGEST_NUMBER // 2 <= value < _LARGEST_NUMBER
+
+
+def _operators(plan: Plan) -> str | None:
+    for step in (*plan.prepare, *plan.run):
+        if isinstance(step, Launch):
+            continue
+        if not is_allowed(step.op):
+            return f"a plan with operator {step.op!r:.80}, which no plan may hold"
+        if step.library != is_library(step.op):
+            return f"a plan that counts {step.op} as {'library work' if step.library else 'glue'}, which it is not"
+    return None
+
+
+def _tensors(plan: Plan) -> str | None:
+    known = {s.id for s in plan.storages}
+    try:
+        refs = [*tensor_refs(plan.outputs), *(ref for step in (*plan.prepare, *plan.run) for ref in step_refs(step))]
+    except DecodeError as error:
+        return f"a plan with a tensor that is none: {error!s:.200}"
+    bad = next((r for r in refs if not _is_sound(r, known)), None)
+    return f"a plan with a tensor that is none: {bad!s:.200}" if bad else None
+
+
+def _inputs(plan: Plan) -> str | None:
+    inputs = {s.id for s in plan.storages if s.origin == "input"}
+    if any(ref.storage in inputs for step in plan.prepare for ref in step_refs(step)):
+        return "a plan that works on the inputs before it is timed"
+    return None
+
+
+def _unused(plan: Plan) -> str | None:
+    """The tracer leaves launches out that no output depends on (`plan.build`); here they are counted again."""
+    outputs = {ref.storage for ref in tensor_refs(plan.outputs)}
+    if not outputs:
+        return None  # the wrong structure, which is told in other words
+    forward = ForwardPass(
+        plan.run,
+        lambda launch: launch_effects(launch, plan.kernels),
+        outputs,
+        inputs={s.id for s in plan.storages if s.origin == "input"},
+        made={s.id for s in plan.storages if s.origin == "scratch"},
+        nbytes={s.id: s.nbytes for s in plan.storages},
+    )
+    for step, alive in zip(plan.run, live_steps(forward), strict=True):
+        if isinstance(step, Launch) and not alive:
+            name = plan.kernels[step.kernel].name
+            return f"a plan with a launch of {name!r:.60} that no output depends on"
+    return None
+
+
+def _is_sound(ref: TensorRef, known: set[int]) -> bool:
+    return ref.storage in known and len(ref.shape) == len(ref.stride) and min((*ref.shape, ref.offset)) >= 0
+
+
+MOST_SHOWN = 6
+
+
+def mismatch(wanted: Json, got: Json) -> str | None:
+    """What is returned instead of what, in words; None when it is the same as far as shapes can tell."""
+    if wanted is None:
+        return None  # a case that was described without its outputs
+    ours, theirs = dict(_leaves(wanted)), dict(_leaves(got))
+    if list(ours) == list(theirs) and all(_fits(leaf, theirs[path]) for path, leaf in ours.items()):
+        return None
+    return f"forward returns {shown(got)}; the task's Model returns {shown(wanted)}"
+
+
+def _leaves(tree: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    items = _items(tree)
+    if items is None:
+        yield path, tree
+        return
+    for key, value in items:
+        yield from _leaves(value, f"{path}.{key}")
+
+
+def _items(tree: Json) -> list[tuple[str, Json]] | None:
+    """The children of a node; None for a leaf."""
+    if isinstance(tree, dict) and "$dict" in tree:
+        return list(tree["$dict"].items())
+    if isinstance(tree, dict) and "$tuple" in tree:
+        tree = tree["$tuple"]
+    return [(str(i), value) for i, value in enumerate(tree)] if isinstance(tree, list) else None
+
+
+def _fits(wanted: Json, got: Json) -> bool:
+    """Plain numbers are the judge's to compare; it takes a float for a 0-dim float64 tensor and the reverse."""
+    ours, theirs = _tensor(wanted), _tensor(got)
+    return ours == theirs or {ours, theirs} == {None, ("float64", ())}
+
+
+def _tensor(leaf: Json) -> tuple[str, tuple[int, ...]] | None:
+    if isinstance(leaf, dict) and "$tensor" in leaf:
+        return leaf["$tensor"]["dtype"], tuple(leaf["$tensor"]["shape"])
+    return None
+
+
+def shown(tree: Json) -> str:
+    """A tree in short: float32[4, 8], (float32[4], int64[4]), {mean: float32[]}."""
+    if isinstance(tree, dict) and "$tensor" in tree:
+        spec = tree["$tensor"]
+        return f"{spec['dtype']}{list(spec['shape'])}"
+    items = _items(tree)
+    if items is None:
+        return repr(tree)[:80]
+    more = f", … {len(items) - MOST_SHOWN} more" if len(items) > MOST_SHOWN else ""
+    parts = [(key, shown(value)) for key, value in items[:MOST_SHOWN]]
+    if isinstance(tree, dict) and "$dict" in tree:
+        return "{" + ", ".join(f"{key}: {text}" for key, text in parts) + more + "}"
+    inside = ", ".join(text for _, text in parts) + more
+    if isinstance(tree, dict):
+        return f"({inside},)" if len(items) == 1 else f"({inside})"
+    return f"[{inside}]"

@@ -67,8 +67,7 @@ from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Language, Settings
 from kerneltune.agent.tracker import AttemptTracker, Emit
 from kerneltune.agent.view.live import gpu_samples
-from kerneltune.tools.languages.ptx.guess import guessed_candidate
-from kerneltune.tools.languages.ptx.host_code import CannotSay
+from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidate
 from kerneltune.tools.languages.ptx.ir import PtxError
 from kerneltune.tools.languages.ptx.loader import PtxLaunchError, language_of
 from kerneltune.tools.sandbox.workers import Workers

@@ -1,22 +1,29 @@
-"""The compiler's work: kernels to cubins for the target, with what the compiler says of them. Runs confined.
+"""The compiler's work: kernels to cubins for the target, with what the compiler says of them; cubins disassembled.
+Runs confined.
 
 The text comes from a hostile process, so this is a child that may crash, hang or be killed; it may start ptxas and
-write to its scratch folder, and nothing else.
+nvdisasm and write to its scratch folder, and nothing else.
+
+The disassembler is the one that Triton ships. It is of another release than the assembler, and may know fewer
+architectures: then that is said in words.
 """
 
 import contextlib
+import importlib.util
 import os
 import re
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kerneltune.tools.compile.disassemble import disassemble_all
 from kerneltune.tools.languages.base import ExceedsSharedMemory, NotCompiled, language, languages
 from kerneltune.tools.languages.ptx import PtxError
 from kerneltune.tools.languages.ptx.assemble import assemble, code_of, with_needed_labels
+from kerneltune.tools.languages.ptxas import ptxas
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.messages import (
     Compiled,
@@ -25,10 +32,17 @@ from kerneltune.tools.schema.messages import (
     Failure,
     PtxReply,
     PtxRequest,
+    SassReply,
     SassRequest,
 )
 from kerneltune.tools.schema.plan import Kernel
+from kerneltune.tools.schema.sass import MOST_PTX, Sass, counted, instructions, sections
 from kerneltune.tools.schema.verdict import Cause, Status
+
+DISASSEMBLE_S = 20.0
+_OPTIONS = ("-c", "-hex", "-gi", "-gp")
+_KERNEL = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)", re.MULTILINE)
+_PTX_SECTION = ".nv_debug_ptx_txt"
 
 
 def warm() -> None:
@@ -125,3 +139,81 @@ def _failure(error: Exception, diagnostics: str) -> Failure:
     useful = [x for x in diagnostics.splitlines() if "error" in x or "note" in x or "ptxas" in x]
     message = "\n".join([f"{type(error).__name__}: {str(error).split('Repro command')[0].strip()}", *useful[:20]])
     return Failure(Status.COMPILE_FAILED, message[:4000], lines[0] if lines else None, cause=Cause.COMPILER_ERROR)
+
+
+class CannotDisassemble(Exception):
+    """No disassembler, or one that does not understand the file."""
+
+
+def disassemble_all(request: SassRequest, cubins: Sequence[bytes], folder: Path) -> SassReply:
+    """Every cubin disassembled; or why one cannot be."""
+    try:
+        _, release = disassembler()
+        kernels = tuple(disassemble(cubin, folder) for cubin in cubins)
+        return SassReply(kernels, f"ptxas {ptxas(request.arch)[1]}", f"nvdisasm {release}")
+    except CannotDisassemble as error:
+        return SassReply(problem=str(error))
+
+
+def disassemble(cubin: bytes, folder: Path) -> Sass:
+    """The kernel in a cubin, counted. Raises CannotDisassemble."""
+    program, release = disassembler()
+    given, told = folder / "kernel.cubin", folder / "kernel.sass"
+    given.write_bytes(cubin)
+    try:
+        with told.open("wb") as out:
+            done = subprocess.run(
+                [program, *_OPTIONS, str(given)], stdout=out, stderr=subprocess.PIPE, timeout=DISASSEMBLE_S, check=False
+            )
+        with told.open(errors="replace") as listing:
+            beginning = listing.read(1 << 16)
+            listing.seek(0)
+            code, cut = instructions(listing)
+    except subprocess.TimeoutExpired as error:
+        raise CannotDisassemble(f"nvdisasm {release} took longer than {DISASSEMBLE_S:g} s") from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CannotDisassemble(f"nvdisasm {release}: {type(error).__name__}: {error}"[:300]) from error
+    finally:
+        for path in (given, told):
+            path.unlink(missing_ok=True)
+    if done.returncode or not code:
+        raise CannotDisassemble(_refused(release, done.stderr.decode(errors="replace"), given))
+    name = _KERNEL.search(beginning)
+    return counted(name[1] if name else "?", code, cut, noted_ptx(cubin))
+
+
+def _refused(release: str, said: str, path: Path) -> str:
+    """What the disassembler has against a cubin: it may be of an architecture that is newer than it is."""
+    words = (
+        said.replace(f"file '{path}'", "file")
+        .replace(f"File {path}", "this")
+        .replace(str(path), "the cubin")
+        .split("\n")
+    )
+    why = next((line.strip() for line in words if "fatal" in line or "error" in line), "it finds no instructions")
+    return f"nvdisasm {release}, which comes with Triton, cannot read this cubin: {why[:200]}"
+
+
+def noted_ptx(cubin: bytes) -> str:
+    """The PTX that the assembler noted in a cubin, without debug information; empty where it did not. Lines count as
+    the disassembler counts them."""
+    with contextlib.suppress(ValueError):
+        for section in sections(cubin):
+            if section.name == _PTX_SECTION:
+                text = section.data(cubin).replace(b"\0", b"\n").decode(errors="replace")
+                return text.rstrip("\n")[:MOST_PTX] + "\n"
+    return ""
+
+
+@cache
+def disassembler() -> tuple[str, str]:
+    """The program and its release, "12.8". Raises CannotDisassemble."""
+    if importlib.util.find_spec("triton") is None:
+        raise CannotDisassemble("Triton, which brings nvdisasm, is not installed")
+    from triton import knobs
+
+    try:
+        tool = knobs.nvidia.nvdisasm
+    except (RuntimeError, OSError) as error:
+        raise CannotDisassemble(str(error)[:300]) from error
+    return str(tool.path), str(tool.version)

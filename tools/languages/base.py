@@ -6,8 +6,7 @@ one of them has (Triton, numpy) is imported there.
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,21 +14,10 @@ from typing import Any, Protocol
 from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import Compiled, Failure
-from kerneltune.tools.schema.plan import Kernel, Launch
+from kerneltune.tools.schema.plan import EVERYTHING, ArgEffect, DescriptorArg, Kernel, Launch, TensorArg, TensorRef
 from kerneltune.tools.schema.verdict import Verdict
 
 OptionCheck = Callable[[Json], bool]  # whether a compile option may have this value
-
-
-@dataclass(frozen=True)
-class ArgEffect:
-    """What a kernel may do to the memory behind one of its arguments."""
-
-    reads: bool
-    writes: bool
-
-
-NOTHING, EVERYTHING = ArgEffect(reads=False, writes=False), ArgEffect(reads=True, writes=True)
 
 
 class NotCompiled(Exception):
@@ -132,6 +120,15 @@ def language_in(folder: str) -> Language:
         raise ValueError(f"no language {folder!r}; known: {', '.join(FOLDERS.values())}")
     found: Language = importlib.import_module(f"kerneltune.tools.languages.{folder}.language").LANGUAGE
     return found
+
+
+def launch_effects(launch: Launch, kernels: Sequence[Kernel]) -> Iterator[tuple[TensorRef, ArgEffect]]:
+    """What a launch of one of the kernels may do to each tensor that it is given."""
+    kernel = kernels[launch.kernel]
+    found = language(kernel.language).effects(kernel)
+    for i, argument in enumerate(launch.args):
+        if isinstance(argument, TensorArg | DescriptorArg):
+            yield argument.tensor, found[i] if len(found) == len(launch.args) else EVERYTHING
 
 
 def prompt_of(folder: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kerneltune.tools.languages.base import NotInterpreted, language
+from kerneltune.tools.languages.base import NotInterpreted, language, launch_effects
 from kerneltune.tools.languages.triton import ttir
 from kerneltune.tools.replay.replay import Replay, TensorDescriptor, gather_outputs
 from kerneltune.tools.sandbox import wire
@@ -21,11 +21,9 @@ from kerneltune.tools.schema.messages import UNCHECKABLE, InterpretReply, Interp
 from kerneltune.tools.schema.plan import (
     EMPTY,
     Aten,
-    DescriptorArg,
     Kernel,
     Launch,
     Plan,
-    TensorArg,
     base_name,
     tensor_refs,
 )
@@ -72,11 +70,9 @@ def _why_not_sampled(plan: Plan) -> str:
     made = {ref.storage for step in empty for ref in step.outs if ref is not None}
     read, written = set[int](), set[int]()
     for launch in (step for step in plan.run if isinstance(step, Launch)):
-        found = language(plan.kernels[launch.kernel].language).effects(plan.kernels[launch.kernel])
-        for effect, argument in zip(found, launch.args, strict=False):
-            if isinstance(argument, TensorArg | DescriptorArg):
-                read |= {argument.tensor.storage} if effect.reads else set()
-                written |= {argument.tensor.storage} if effect.writes else set()
+        for ref, effect in launch_effects(launch, plan.kernels):
+            read |= {ref.storage} if effect.reads else set()
+            written |= {ref.storage} if effect.writes else set()
     if read & written:
         return "its programs read what others may have written"
     if any(isinstance(step, Aten) and step.library for step in plan.run):

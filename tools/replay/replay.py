@@ -9,6 +9,7 @@ Two processes that hold the same plan compute the same layout.
 """
 
 import base64
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, decode
 from kerneltune.tools.schema.plan import (
     EMPTY,
     FILLS,
@@ -37,6 +38,7 @@ from kerneltune.tools.schema.plan import (
     is_allowed,
     tensor_refs,
 )
+from kerneltune.tools.schema.task import row_major
 
 
 class NotAllowed(ValueError):
@@ -70,22 +72,9 @@ def dtype_named(name: str) -> torch.dtype:
     return dtype
 
 
-def tensor_ref(data: Json) -> TensorRef:
-    """The TensorRef inside a {"$tensor": …} object."""
-    try:
-        return TensorRef(
-            int(data["storage"]),
-            str(data["dtype"]),
-            tuple(int(n) for n in data["shape"]),
-            tuple(int(n) for n in data["stride"]),
-            int(data["offset"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise NotAllowed(f"not a tensor reference: {data!r:.100}") from error
-
-
 def decode_argument(value: Json, view: Callable[[TensorRef], torch.Tensor]) -> Any:
-    """Tagged JSON back to an operator argument; `view` finds tensors. Raises NotAllowed on an unknown tag."""
+    """Tagged JSON back to an operator argument; `view` finds tensors. Raises NotAllowed on an unknown tag, DecodeError
+    for a tensor that is none."""
     if isinstance(value, list | tuple):
         return [decode_argument(v, view) for v in value]
     if not isinstance(value, dict):
@@ -93,7 +82,7 @@ def decode_argument(value: Json, view: Callable[[TensorRef], torch.Tensor]) -> A
     if len(value) == 1:
         ((tag, inner),) = value.items()
         if tag == "$tensor":
-            return view(tensor_ref(inner))
+            return view(decode(TensorRef, inner))
         if tag == "$dtype":
             return dtype_named(str(inner))
         if tag == "$float":
@@ -385,7 +374,7 @@ def constant_bytes(storage: Storage) -> torch.Tensor:
 def map_outputs(tree: Json, leaf: Callable[[TensorRef], Any]) -> Any:
     """A plan's `outputs` with `leaf` applied to its tensors: {"$tuple"}, {"$dict"} and lists become Python's own."""
     if isinstance(tree, dict) and "$tensor" in tree:
-        return leaf(tensor_ref(tree["$tensor"]))
+        return leaf(decode(TensorRef, tree["$tensor"]))
     if isinstance(tree, dict) and "$tuple" in tree:
         return tuple(map_outputs(v, leaf) for v in tree["$tuple"])
     if isinstance(tree, dict) and "$float" in tree:
@@ -448,19 +437,12 @@ def output_layout(plan: Plan) -> OutputLayout:
 
 def dense_bytes(ref: TensorRef) -> int:
     """Bytes of a row-major copy."""
-    count = 1
-    for size in ref.shape:
-        count *= size
-    return count * dtype_bytes(ref.dtype)
+    return math.prod(ref.shape) * dtype_bytes(ref.dtype)
 
 
 def dense(ref: TensorRef) -> TensorRef:
     """The same tensor, row-major and from the start of its storage."""
-    stride, step = [], 1
-    for size in reversed(ref.shape):
-        stride.append(step)
-        step *= max(size, 1)
-    return TensorRef(ref.storage, ref.dtype, ref.shape, tuple(reversed(stride)), 0)
+    return TensorRef(ref.storage, ref.dtype, ref.shape, row_major(ref.shape))
 
 
 def _made_by_run(plan: Plan) -> set[int]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode
+from kerneltune.tools.schema.plan import item_bytes
 from kerneltune.tools.schema.task import CaseSpec
 
 DEFAULT_ARCH = "sm_90"
@@ -142,10 +143,6 @@ def occupancy(arch: str, registers: int, shared_bytes: int, num_warps: int) -> f
     return max(blocks, 0) * num_warps / gpu.warps_per_sm
 
 
-_ITEMSIZE = {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2, "int64": 8}
-_ITEMSIZE |= {"uint64": 8, "float64": 8, "complex64": 8, "complex128": 16}
-
-
 @dataclass(frozen=True)
 class SpeedOfLight:
     """Lower bounds of the time of one forward with cold caches, in microseconds.
@@ -208,7 +205,7 @@ def tree_bytes(tree: Json) -> int:
     if isinstance(tree, dict) and "$tensor" in tree:
         spec = tree["$tensor"]
         shape, dtype = (spec["shape"], spec["dtype"]) if isinstance(spec, dict) else (spec.shape, spec.dtype)
-        return prod(shape) * (1 if dtype.startswith("float8") else _ITEMSIZE.get(dtype, 4))
+        return prod(shape) * item_bytes(dtype)
     if isinstance(tree, dict):
         return sum(map(tree_bytes, tree.values()))
     return sum(map(tree_bytes, tree)) if isinstance(tree, list | tuple) else 0

@@ -5,6 +5,10 @@ It is what crosses from the jail to the trusted side, what the runner replays, w
 hash in a receipt is taken over. All tensors are (storage, dtype, shape, stride, offset), so views vanish.
 `docs/launch-plan.md` is the prose of this file.
 
+Which of its steps the outputs depend on, and the bytes that they move, are said here, too. Liveness is followed
+backwards from the outputs, storage by storage: a step is live when it may write a storage whose content is still
+wanted. What a later forward reads from memory that is kept between calls is wanted too.
+
 Operators and compile options are closed lists: what is not on them is refused by whoever receives or replays a plan.
 Triton's options reach the compiler and the assembler as they are: some name files, some are command lines.
 """
@@ -12,14 +16,26 @@ Triton's options reach the compiler and the assembler as they are: some name fil
 import functools
 import hashlib
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode
 
 SCHEMA_VERSION = 1
+
+MOST_NESTED = 50  # of a tree of arguments or outputs
+_SIZES = {16: "complex128", 8: "float64 int64 uint64 complex64", 4: "float32 int32 uint32",
+          2: "float16 bfloat16 int16 uint16"}  # fmt: skip
+_ITEM_BYTES = {name: size for size, names in _SIZES.items() for name in names.split()}
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one element of a torch dtype name."""
+    return _ITEM_BYTES.get(dtype, 1)
+
 
 Origin = Literal["input", "state", "constant", "prepared", "scratch"]
 
@@ -33,6 +49,12 @@ class TensorRef:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it shows; an expanded dimension is read from cache."""
+        sizes = (size for size, stride in zip(self.shape, self.stride, strict=True) if stride)
+        return math.prod(sizes) * item_bytes(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -100,6 +122,17 @@ LaunchArg = TensorArg | ScalarArg | DescriptorArg
 
 
 @dataclass(frozen=True)
+class ArgEffect:
+    """What a kernel may do to the memory behind one of its arguments."""
+
+    reads: bool
+    writes: bool
+
+
+NOTHING, EVERYTHING = ArgEffect(reads=False, writes=False), ArgEffect(reads=True, writes=True)
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel launch: `kernel` indexes Plan.kernels; `args` leave out constexprs, in the kernel's order."""
 
@@ -130,6 +163,7 @@ class Aten:
 
 
 Step = Launch | Aten
+LaunchEffects = Callable[[Launch], Iterable[tuple[TensorRef, ArgEffect]]]  # of each tensor that it is given
 
 
 @dataclass(frozen=True)
@@ -160,6 +194,12 @@ class Plan:
     def library_ops(self) -> tuple[str, ...]:
         """Names of the library operators that one forward calls, in order."""
         return tuple(s.op.removeprefix("aten::") for s in self.run if isinstance(s, Aten) and s.library)
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes that the steps of one forward touch, each tensor once per step: a lower bound on its memory traffic
+        when nothing stays in cache between steps."""
+        return sum(map(step_bytes, self.run))
 
     def storage(self, storage_id: int) -> Storage:
         """The storage with this id; raises KeyError."""
@@ -209,26 +249,40 @@ def _without_locations(kernel: Kernel) -> Kernel:
     return replace(kernel, text=without_locations(kernel.text)) if kernel.language == "ttir" else kernel
 
 
-def tensor_refs(value: Json) -> Iterator[TensorRef]:
-    """All tensors inside an `Aten` argument or an `outputs` tree."""
+def tensor_refs(value: Json, depth: int = 0) -> Iterator[TensorRef]:
+    """All tensors inside an `Aten` argument or an `outputs` tree. Raises DecodeError for one that is none, and for a
+    bottomless tree."""
+    if depth > MOST_NESTED:
+        raise DecodeError(f"nested more than {MOST_NESTED} deep")
     if isinstance(value, dict) and "$tensor" in value:
-        ref = value["$tensor"]
-        yield TensorRef(ref["storage"], ref["dtype"], tuple(ref["shape"]), tuple(ref["stride"]), ref["offset"])
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensor_refs(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensor_refs(item)
+        yield decode(TensorRef, value["$tensor"])
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensor_refs(item, depth + 1)
 
 
 def step_refs(step: Step) -> Iterator[TensorRef]:
-    """All tensors that a step reads or writes."""
+    """All tensors that a step names: of an operator its results first."""
     if isinstance(step, Launch):
         yield from (a.tensor for a in step.args if isinstance(a, TensorArg | DescriptorArg))
-    else:
-        yield from tensor_refs([list(step.args), step.kwargs])
-        yield from filter(None, step.outs)
+        return
+    yield from filter(None, step.outs)
+    yield from tensor_refs([list(step.args), step.kwargs])
+
+
+def step_bytes(step: Step) -> int:
+    """Bytes that a step touches, each tensor once; an allocation moves nothing."""
+    if isinstance(step, Aten) and base_name(step.op) in EMPTY:
+        return 0
+    return distinct_bytes(step_refs(step))
+
+
+def distinct_bytes(refs: Iterable[TensorRef]) -> int:
+    """Bytes of the tensors; of several views of one storage the largest counts."""
+    largest: dict[int, int] = {}
+    for ref in refs:
+        largest[ref.storage] = max(largest.get(ref.storage, 0), ref.nbytes)
+    return sum(largest.values())
 
 
 # Allocations: they move nothing. What they return is poisoned until somebody writes it.
@@ -326,3 +380,104 @@ def is_allowed(op: str) -> bool:
     """Whether the operator, or the operator of which it is the in-place form, is on the list."""
     name = base_name(op)
     return op.startswith("aten::") and (name in ALLOWED or (name.endswith("_") and name[:-1] in ALLOWED))
+
+
+# In-place operators that do not look at what they overwrite.
+_OVERWRITE = frozenset("copy_ fill_ zero_ uniform_ normal_ random_ bernoulli_ exponential_".split())
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """The steps of one call and what is around them: `outputs`, `inputs` and `made` (by these steps) are storages,
+    `nbytes` their sizes. All other storages are kept between calls. `effects`: what a launch may do to its tensors."""
+
+    steps: Sequence[Step]
+    effects: LaunchEffects
+    outputs: Collection[int]
+    inputs: Collection[int]
+    made: Collection[int]
+    nbytes: Mapping[int, int]
+
+
+def live_steps(forward: ForwardPass) -> list[bool]:
+    """For each step whether it has to stay: its results reach an output, or it makes a storage that a live step
+    mentions, or it is an operator that changes memory which was there before the call."""
+    usage = [_usage(step, forward) for step in forward.steps]
+    wanted = set(forward.outputs)
+    while True:
+        alive, read = _backwards(forward, usage, wanted)
+        kept = read - set(forward.made) - set(forward.inputs)
+        if kept <= wanted:
+            return alive
+        wanted |= kept
+
+
+@dataclass(frozen=True)
+class _Usage:
+    reads: set[int]
+    writes: set[int]
+    replaces: set[int]
+    makes: bool = False
+    stays: bool = False
+    names: frozenset[int] = frozenset()  # what it is given, though it may neither read nor write it
+
+    @property
+    def mentions(self) -> set[int]:
+        return self.reads | self.writes | self.names
+
+
+def _backwards(forward: ForwardPass, usage: Sequence[_Usage], wanted: Iterable[int]) -> tuple[list[bool], set[int]]:
+    """Find the live steps, and all storages that those read, when `wanted` is wanted at the end."""
+    needed, mentioned, read = set(wanted), set(wanted), set[int]()
+    alive = [False] * len(usage)
+    for i in reversed(range(len(usage))):
+        step = usage[i]
+        if step.stays or step.writes & needed:
+            needed = (needed - step.replaces) | step.reads
+            read |= step.reads
+        elif not (step.makes and step.writes & mentioned):  # memory that is overwritten before anybody looks
+            continue
+        alive[i] = True
+        mentioned |= step.mentions
+    return alive, read
+
+
+def _usage(step: Step, forward: ForwardPass) -> _Usage:
+    return _launched(step, forward.effects) if isinstance(step, Launch) else _operator(step, forward)
+
+
+def _launched(step: Launch, effects: LaunchEffects) -> _Usage:
+    if min(step.grid) <= 0:
+        return _Usage(set(), set(), set())
+    found = [(ref.storage, effect) for ref, effect in effects(step)]
+    reads, writes = {n for n, effect in found if effect.reads}, {n for n, effect in found if effect.writes}
+    return _Usage(reads, writes, set(), names=frozenset(n for n, _ in found))
+
+
+def _operator(step: Aten, forward: ForwardPass) -> _Usage:
+    outs = {r.storage for r in step.outs if r is not None}
+    named, positional = list(tensor_refs(step.kwargs)), list(tensor_refs(list(step.args)))
+    given = {r.storage for r in [*named, *positional]}
+    if not outs & given and outs:
+        return _Usage(given, outs, outs, makes=True, stays=not outs <= set(forward.made))
+    # in place, `out=`, or nothing returned: which arguments change is in the schema, which is not at hand here
+    changed = given if not outs or "batch_norm" in step.op else outs
+    unseen = {r.storage for r in filter(None, step.outs) if _covers(r, forward.nbytes.get(r.storage, -1))}
+    if base_name(step.op) in _OVERWRITE:
+        seen = positional[1:]
+    elif "out" in step.op.partition(".")[2]:
+        seen = positional
+    else:
+        seen, unseen = positional, set()
+    reads = {r.storage for r in seen} | (given - unseen)
+    return _Usage(reads, changed | outs, unseen, stays=not (changed | outs) <= set(forward.made))
+
+
+def _covers(ref: TensorRef, nbytes: int) -> bool:
+    """Whether the view is all of its storage."""
+    elements = 1
+    for size, stride in sorted(zip(ref.shape, ref.stride, strict=True), key=lambda pair: pair[1]):
+        if size != 1 and stride != elements:
+            return False
+        elements *= size
+    return ref.offset == 0 and elements * item_bytes(ref.dtype) >= nbytes

@@ -1,12 +1,14 @@
 """Cubins: the sections of the ELF file, and disassembled kernels as values: what `nvdisasm` prints, read, counted by
 kind of instruction, and put in words.
 
-What the compiler did with what a source asks for is said here, too, in one line.
+What the compiler did with what a source asks for is said here, too, in one line, and what orders plans that nobody can
+time.
 
-Pure; the text comes of a cubin that a candidate had made. What runs nvdisasm is `tools.compile.disassemble`.
+Pure; the text comes of a cubin that a candidate had made. What runs nvdisasm is `tools.compile.compiler`.
 """
 
 import itertools
+import math
 import re
 import struct
 from collections import Counter
@@ -14,11 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import islice
-from math import ceil, prod
 
 from kerneltune.tools.schema.codec import one_line, plain
-from kerneltune.tools.schema.gpus import gpu_for_arch
-from kerneltune.tools.schema.plan import Kernel, Plan
+from kerneltune.tools.schema.gpus import Gpu, gpu_for_arch
+from kerneltune.tools.schema.plan import Kernel, Launch, LaunchEffects, Plan, distinct_bytes, step_bytes
 from kerneltune.tools.schema.verdict import KernelReport
 
 MOST_INSTRUCTIONS = 20_000
@@ -382,13 +383,13 @@ class KernelFacts:
     @property
     def last_wave(self) -> float:
         """How much of the GPU the last wave fills."""
-        return self.waves - ceil(self.waves) + 1 if self.programs else 0.0
+        return self.waves - math.ceil(self.waves) + 1 if self.programs else 0.0
 
 
 def kernel_facts(kernel: Kernel, report: KernelReport, plan: Plan) -> KernelFacts:
     """The facts of one of a plan's kernels, on the first known GPU of the plan's target."""
     gpu = gpu_for_arch(plan.arch)
-    grids = (prod(s.grid) for s in plan.launches if plan.kernels[s.kernel] == kernel)
+    grids = (math.prod(s.grid) for s in plan.launches if plan.kernels[s.kernel] == kernel)
     asked = kernel.options.get("num_warps")
     specialised = kernel.language == "ttir" and _SPECIALISE in kernel.text
     described = any(t.startswith("tensordesc") for t in kernel.signature) or _DESCRIBE[kernel.language] in kernel.text
@@ -478,6 +479,66 @@ def deltas(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     changed = {name: after.get(name, 0) - before.get(name, 0) for name in [*after, *before]}
     told = sorted(((n, name) for name, n in changed.items() if n), key=lambda c: -abs(c[0]))
     return ", ".join(f"{n:+} {name}" for n, name in told)
+
+
+_CLOCK_HZ = 1.7e9  # about what H100, H200 and A100 hold under load; their data sheets give no more than a boost clock
+_SCHEDULERS = 4  # of a multiprocessor, from Volta on
+_LAUNCH_S = 2e-6  # of one step behind another in a graph, about
+_MOVED_OTHERWISE = ("bulk", "tensor")  # beginnings of classes whose bytes or repetitions no instruction tells
+_IN_FLIGHT = {10: 64 << 10, 9: 48 << 10, 8: 16 << 10}  # generation -> bytes a multiprocessor must have asked for
+
+
+def effective_bytes(
+    plan: Plan, effects: LaunchEffects, reports: Mapping[str, KernelReport], sass: Mapping[str, Sass], gpu: Gpu
+) -> float:
+    """What orders kernels that nobody can time: a plan's memory traffic, issue and launches in bytes that the GPU's
+    memory would move meanwhile at its full rate. `reports`, `sass`: by Kernel.sha256. It is an order, not a time.
+
+    A roofline (Williams et al., 2009), with Little's law (Volkov, 2016) for memory. A launch takes the longer of
+        memory  (bytes loaded / min(1, bytes in flight / bytes needed in flight) + bytes stored and spilled)
+        issue   waves x max(instructions x warps per scheduler, issue cycles of one warp) / clock
+    In flight are a trip's loads of all resident threads, so 2-byte loads and few warps cost; what is needed is CUB's
+    (`arch_to_min_bytes_in_flight`: 48 KiB on an H200). A loop that stores runs until its outputs are written, one that
+    only loads until the largest tensor is read: so one that reads it a second time counts twice. Bulk copies and
+    tensor cores say no such numbers: there each tensor counts once, as in `Plan.traffic_bytes`.
+    """
+    total = 0.0
+    for step in plan.run:
+        moved = float(step_bytes(step))
+        kernel = plan.kernels[step.kernel] if isinstance(step, Launch) else None
+        if isinstance(step, Launch) and kernel is not None and kernel.sha256 in sass:
+            named = list(effects(step))
+            read = max((ref.nbytes for ref, effect in named if effect.reads), default=0)
+            written = distinct_bytes(ref for ref, effect in named if effect.writes)
+            its = reports[kernel.sha256], sass[kernel.sha256]
+            moved = max(moved, _launch_bytes(math.prod(step.grid), read, written, *its, gpu))
+        total += moved + _LAUNCH_S * gpu.bandwidth_gbps * 1e9 * (moved > 0)
+    return total
+
+
+def _launch_bytes(programs: int, read: int, written: int, report: KernelReport, sass: Sass, gpu: Gpu) -> float:
+    """Of one launch. `read`: bytes of the largest tensor that it may read; `written`: of all that it may write."""
+    if any(name.startswith(_MOVED_OTHERWISE) for name in sass.whole.classes) or sass.cut:
+        return 0.0
+    warps = programs * report.num_warps
+    resident = max(1.0, min(report.occupancy * gpu.warps_per_sm, warps / gpu.multiprocessors))  # of a multiprocessor
+    needed = _IN_FLIGHT.get(gpu.arch // 10, 12 << 10)
+    memory = instructions = cycles = 0.0
+    for number, phase in enumerate(phases(sass.instructions)):
+        trips = _trips(phase, read, written, warps * 32) if number else 1.0
+        share = min(1.0, resident * 32 * phase.loaded_bytes / needed) or 1.0
+        memory += trips * warps * 32 * (phase.loaded_bytes / share + phase.stored_bytes + phase.spilled_bytes)
+        instructions += trips * phase.instructions
+        cycles += trips * phase.issue_cycles
+    waves = warps / gpu.multiprocessors / resident
+    issue_s = waves * max(instructions * resident / _SCHEDULERS, cycles) / _CLOCK_HZ
+    return max(memory, issue_s * gpu.bandwidth_gbps * 1e9)
+
+
+def _trips(loop: Census, read: int, written: int, threads: int) -> float:
+    """How often each thread runs a loop, at least once: see `effective_bytes`."""
+    nbytes, of = (written, loop.stored_bytes) if loop.stored_bytes else (read, loop.loaded_bytes)
+    return max(1.0, nbytes / (threads * of)) if of and threads else 1.0
 
 
 _HEADER = struct.Struct("<40xQ10xHHH")  # where the section headers begin; their size and number; which holds the names

@@ -4,7 +4,9 @@ The judge makes it from the task file; the tracer, the authors, the screen and `
 `batteries_of` says with which input batteries a case is checked, `case_in_words` how it is named to an author.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import Tier
@@ -17,6 +19,11 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: str
     stride: tuple[int, ...] | None = None
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of a contiguous tensor."""
+    return tuple(prod(max(size, 1) for size in shape[i + 1 :]) for i in range(len(shape)))
 
 
 @dataclass(frozen=True)

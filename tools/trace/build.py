@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kerneltune.tools.replay.effects import ForwardPass, live_steps
+from kerneltune.tools.languages.base import launch_effects
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.messages import CACHED_RESULT, NO_LAUNCH, UNSTABLE, UNUSED_LAUNCHES, Refused
 from kerneltune.tools.schema.plan import (
     Aten,
     DescriptorArg,
+    ForwardPass,
     Kernel,
     Launch,
     Origin,
@@ -25,6 +26,8 @@ from kerneltune.tools.schema.plan import (
     Storage,
     TensorArg,
     TensorRef,
+    live_steps,
+    step_refs,
     tensor_refs,
 )
 from kerneltune.tools.schema.verdict import Cause
@@ -55,20 +58,18 @@ class Recording:
 
 def touched(step: Step) -> set[int]:
     """All storages that a step mentions."""
-    return reads(step) | writes(step)
+    return {ref.storage for ref in step_refs(step)}
 
 
 def reads(step: Step) -> set[int]:
     """Storages a step may read."""
-    if isinstance(step, Launch):
-        return {a.tensor.storage for a in step.args if isinstance(a, TensorArg | DescriptorArg)}
-    return {r.storage for r in tensor_refs([list(step.args), step.kwargs])}
+    return touched(step) if isinstance(step, Launch) else {r.storage for r in tensor_refs([*step.args, step.kwargs])}
 
 
 def writes(step: Step) -> set[int]:
     """Storages a step may write: for a launch every tensor argument, whatever its text says."""
     if isinstance(step, Launch):
-        return reads(step)
+        return touched(step)
     return {r.storage for r in step.outs if r is not None}
 
 
@@ -156,7 +157,7 @@ def _live(recording: Recording) -> list[Step]:
         return list(run.steps)
     forward = ForwardPass(
         run.steps,
-        recording.kernels,
+        lambda launch: launch_effects(launch, recording.kernels),
         outputs,
         inputs=set(run.inputs),
         made=_made_in(run.steps),

@@ -33,7 +33,7 @@ from kerneltune.tools.schema.messages import (
     TraceRequest,
 )
 from kerneltune.tools.schema.plan import Aten, Kernel, Plan, Step, Storage, TensorRef
-from kerneltune.tools.schema.task import TensorSpec
+from kerneltune.tools.schema.task import TensorSpec, row_major
 from kerneltune.tools.schema.verdict import Cause, Status
 from kerneltune.tools.trace.build import Recording, Segment, build_plan, reads, writes
 from kerneltune.tools.trace.recorder import LaunchLog, Recorder, Tape
@@ -286,7 +286,7 @@ class CaseTracer:
         return tree
 
     def _fake_input(self, spec: TensorSpec, name: str) -> torch.Tensor:
-        stride = spec.stride or _contiguous(spec.shape)
+        stride = spec.stride or row_major(spec.shape)
         steps = len(self.session.tape.steps)
         tensor = torch.empty_strided(
             spec.shape, stride, dtype=getattr(torch, spec.dtype), device=self.session.tape.device
@@ -316,7 +316,7 @@ class CaseTracer:
             if whole and ref.storage not in self.state:
                 self.state[ref.storage] = name
                 continue
-            stride = _contiguous(tuple(tensor.shape))
+            stride = row_major(tuple(tensor.shape))
             source = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=self.session.tape.device)
             self.state[tape.storage(source)] = name
             arguments = ({"$tensor": encode(ref)}, {"$tensor": encode(tape.ref(source))})
@@ -386,14 +386,6 @@ def _convert(model: torch.nn.Module, name: str, dtype: torch.dtype) -> None:
         owner._parameters[leaf] = torch.nn.Parameter(new, requires_grad=old.requires_grad)
     else:
         owner._buffers[leaf] = new
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    stride, step = [], 1
-    for size in reversed(shape):
-        stride.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(stride))
 
 
 def load_candidate(source: str) -> types.ModuleType:

@@ -19,7 +19,7 @@ from kerneltune.agent.authors.search.neighbours import (
     fingerprint,
     search,
 )
-from kerneltune.tools.languages.ptx.host_code import CannotSay
+from kerneltune.tools.languages.ptx.candidate import CannotSay
 from kerneltune.tools.languages.ptx.loader import language_of
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import WorkerError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kerneltune.agent.commands.show import _ptx_difference
-from kerneltune.tools.compile.disassemble import CannotDisassemble, disassemble, disassemble_all, ptx_of
+from kerneltune.tools.compile.compiler import CannotDisassemble, disassemble, disassemble_all, noted_ptx
 from kerneltune.tools.languages.ptxas import ptxas
 from kerneltune.tools.schema.messages import SassRequest
 from kerneltune.tools.schema.sass import (
@@ -89,7 +89,7 @@ def test_what_alignment_brings_is_told_in_numbers(row_sum: bytes, tmp_path: Path
 
 def test_the_ptx_that_a_cubin_holds_can_be_assembled_to_the_same_instructions(row_sum: bytes, tmp_path: Path) -> None:
     given, made = tmp_path / "k.ptx", tmp_path / "k.cubin"
-    given.write_text(ptx_of(row_sum))
+    given.write_text(noted_ptx(row_sum))
     program, _ = ptxas("sm_90a")
     subprocess.run([program, "-arch=sm_90a", "-lineinfo", str(given), "-o", str(made)], check=True)
     again, sass = read(made.read_bytes(), tmp_path), read(row_sum, tmp_path)
@@ -121,7 +121,7 @@ def test_a_file_that_is_no_whole_cubin_ends_in_words(damage: object, row_sum: by
     damaged = damage(row_sum)  # type: ignore[operator]
     with pytest.raises(CannotDisassemble, match="cannot read this cubin"):
         disassemble(damaged, tmp_path)
-    assert ptx_of(damaged) == ""
+    assert noted_ptx(damaged) == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -129,7 +129,7 @@ def test_section_headers_that_lie_hold_no_ptx(row_sum: bytes) -> None:
     for offset, form, value in ((40, "<Q", 1 << 62), (58, "<H", 0), (60, "<H", 65535), (62, "<H", 65535)):
         lying = bytearray(row_sum)
         struct.pack_into(form, lying, offset, value)
-        assert isinstance(ptx_of(bytes(lying)), str)
+        assert isinstance(noted_ptx(bytes(lying)), str)
 
 
 def code(text: str) -> tuple[SassInstruction, ...]:

@@ -38,7 +38,6 @@ from kerneltune.tools.judge.timing.statistics import (
     palindrome,
     passes_for,
 )
-from kerneltune.tools.replay.effects import traffic_bytes
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.evidence import Probes
 from kerneltune.tools.schema.messages import Rules
@@ -179,7 +178,7 @@ class TimingRun:
         finally:
             outputs.close()
             self._setup.touched()
-        copied_bytes = traffic_bytes(plan)
+        copied_bytes = plan.traffic_bytes
         resident_us = _per_launch(times, self._setup.slots) if times.pass_us else None
         return Probes(cold_us, resident_us, copied_bytes / self._setup.copy_gbps / 1e3, copied_bytes)
 

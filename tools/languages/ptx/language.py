@@ -11,8 +11,6 @@ from typing import Any
 
 from kerneltune.tools.languages import ptx
 from kerneltune.tools.languages.base import (
-    NOTHING,
-    ArgEffect,
     LaunchRecorder,
     NotCompiled,
     NotInterpreted,
@@ -29,7 +27,7 @@ from kerneltune.tools.languages.ptx.parser import parse
 from kerneltune.tools.languages.ptxas import Resources, report
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import UNCHECKABLE, Compiled, Failure
-from kerneltune.tools.schema.plan import Kernel, Launch
+from kerneltune.tools.schema.plan import NOTHING, ArgEffect, Kernel, Launch
 from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
 MOST_FINDINGS = 8

@@ -20,9 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from kerneltune.tools.languages.base import (
-    EVERYTHING,
-    NOTHING,
-    ArgEffect,
     LaunchRecorder,
     NotCompiled,
     NotInterpreted,
@@ -37,7 +34,7 @@ from kerneltune.tools.languages.triton.ttir.ir import Desc, Func, Op, Ptr, Regio
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import arch_number
 from kerneltune.tools.schema.messages import UNCHECKABLE, Compiled, Failure
-from kerneltune.tools.schema.plan import Kernel, Launch
+from kerneltune.tools.schema.plan import EVERYTHING, NOTHING, ArgEffect, Kernel, Launch
 from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
 _ASSEMBLY = "// begin inline asm"

@@ -22,7 +22,7 @@ from kerneltune.agent.authors.search.neighbours import (
     fingerprint,
     search,
 )
-from kerneltune.tools.languages.ptx.host_code import CannotSay
+from kerneltune.tools.languages.ptx.candidate import CannotSay
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.schema.verdict import KernelReport, Status, Timing, Verdict

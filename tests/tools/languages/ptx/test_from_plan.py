@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from kerneltune.tools.languages.ptx.from_plan import CannotSay, ptx_candidate, short
+from kerneltune.tools.languages.ptx.candidate import CannotSay, ptx_candidate, short
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.plan import Plan

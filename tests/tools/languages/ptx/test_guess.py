@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerneltune.tools.languages.ptx.guess import guessed_candidate
+from kerneltune.tools.languages.ptx.candidate import guessed_candidate
 from kerneltune.tools.languages.ptx.ir import PtxError
 from kerneltune.tools.languages.ptx.loader import PtxLaunchError
 from kerneltune.tools.sandbox.workers import Machine

@@ -20,8 +20,15 @@ from kerneltune.tools.languages.ptx.ir import (
 )
 from kerneltune.tools.languages.ptx.loader import LARGEST_BLOCK, PtxLaunchError, block_of, entry_of
 from kerneltune.tools.languages.ptx.sim.arithmetic import BIT_OPS, COMPARE_OPS, CONVERT_OPS, FLOAT_OPS, INT_OPS
-from kerneltune.tools.languages.ptx.sim.bulk import ASYNC_OPS, check_all_sent
-from kerneltune.tools.languages.ptx.sim.exchange import ATOMIC_OPS, MEMORY_OPS, WARP_OPS, WARP_SYNC, nothing
+from kerneltune.tools.languages.ptx.sim.exchange import (
+    ASYNC_OPS,
+    ATOMIC_OPS,
+    MEMORY_OPS,
+    WARP_OPS,
+    WARP_SYNC,
+    check_all_sent,
+    nothing,
+)
 from kerneltune.tools.languages.ptx.sim.machine import (
     AT_BARRIER,
     AT_WARP,

@@ -19,9 +19,9 @@ from kerneltune.tools.languages.triton.ttir.ir import (
     TtirModule,
     TtirSyntaxError,
     UnsupportedOp,
+    parse,
 )
 from kerneltune.tools.languages.triton.ttir.memory import Argument, DescriptorValue, Pointer
-from kerneltune.tools.languages.triton.ttir.parser import parse
 from kerneltune.tools.languages.triton.ttir.waiting import may_wait
 
 __all__ = [
