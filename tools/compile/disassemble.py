@@ -17,7 +17,7 @@ from kerneltune.tools.schema.messages import SassReply, SassRequest
 from kerneltune.tools.schema.sass import MOST_PTX, Sass, counted, instructions, sections
 
 DISASSEMBLE_S = 20.0
-_OPTIONS = ("-c", "-hex", "-gi", "-gp")
+_OPTIONS = ("-c", "-hex", "-gi", "-gp", "-ndf")
 _KERNEL = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)", re.MULTILINE)
 _PTX_SECTION = ".nv_debug_ptx_txt"
 
