@@ -11,6 +11,7 @@ for a tuple, as the judge allows.
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -420,6 +421,7 @@ class KernelCompiler:
     ) -> None:
         self._new_compiler, self._arch, self._compile_s = new_compiler, arch, compile_s
         self._width = max(1, _side_by_side() if width is None else width)
+        self._listings = functools.lru_cache(maxsize=32)(self._disassembled)  # asked for the order, then to reflect
 
     def compile(self, groups: Sequence[Sequence[Kernel]]) -> Built:
         """Compile all groups at once, each in workers of its own: the first on `width`, the others on half as many. Of
@@ -473,15 +475,17 @@ class KernelCompiler:
         if not artefacts:
             return SassReply(problem="nothing of it was compiled")
         try:
-            with self._new_compiler() as worker:
-                cubins = [a.cubin for a in artefacts]
-                message = worker.call(encode(SassRequest(self._arch)), cubins, timeout_s=SASS_S * len(cubins))
-                return _checked(decode(SassReply, message.body), artefacts)
+            return _checked(self._listings(tuple(a.cubin for a in artefacts)), artefacts)
         except WorkerTimeout:
             return SassReply(problem=f"disassembling took longer than {SASS_S * len(artefacts):g} s")
         except (WorkerError, DecodeError) as error:
             words = end_of(error) if isinstance(error, WorkerError) else f"sent a malformed reply: {error}"
             return SassReply(problem=f"the disassembler {words}")
+
+    def _disassembled(self, cubins: tuple[bytes, ...]) -> SassReply:
+        with self._new_compiler() as worker:
+            message = worker.call(encode(SassRequest(self._arch)), list(cubins), timeout_s=SASS_S * len(cubins))
+            return decode(SassReply, message.body)
 
     def ptx(self, kernels: Sequence[Kernel]) -> PtxReply:
         """Triton's PTX of each kernel, or the problem."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.agent import warm
 
 ROOT = Path(__file__).resolve().parents[2]
+SOFTMAX = str(ROOT / "tests" / "agent" / "tasks" / "softmax.py")
 
 
 def optimize(

@@ -12,15 +12,16 @@ import pytest
 
 from kerneltune.agent.events import Proposed
 from kerneltune.agent.record.store import Store
-from tests.agent.shell import ROOT, command, env, optimize
+from tests.agent import warm
+from tests.agent.shell import ROOT, SOFTMAX, env, optimize
 
 STORY = ROOT / "tests" / "agent" / "stories" / "softmax.jsonl"
-FLAGS = ("--task", "softmax", "--json", "--runs-dir", "runs")
+FLAGS = ("--task", SOFTMAX, "--json", "--runs-dir", "runs")
 
 
 def interrupted(folder: Path, number: int, *flags: str) -> str:
     """A run that is interrupted when its attempt of that number begins; the run's id."""
-    arguments = command(*FLAGS, *flags)
+    arguments = warm.command(*FLAGS, *flags)
     run_id = ""
     with subprocess.Popen(
         arguments, cwd=folder, env=env(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -13,9 +13,10 @@ import pytest
 
 from kerneltune.agent.events import Judged, Proposed, Reflected, Replied, RunEnded, Said, Updated
 from kerneltune.agent.record.store import Store
+from tests.agent import warm
 from tests.agent.models.server import Faults, Format, LlmServer
 from tests.agent.models.story import Fault
-from tests.agent.shell import command, env, optimize
+from tests.agent.shell import SOFTMAX, env, optimize
 
 STORY = Path(__file__).parent / "stories" / "softmax.jsonl"
 LINES = [json.loads(line) for line in STORY.read_text().splitlines()]
@@ -24,7 +25,7 @@ NAMES: dict[Format, str] = {
     "openai": "openai:gpt-6.1-sol",
     "chat": "chat:local",
 }
-ALL = ("--task", "softmax", "--json", "--runs-dir", "runs", "--max-attempts", "5")
+ALL = ("--task", SOFTMAX, "--json", "--runs-dir", "runs", "--max-attempts", "5")
 
 
 _DRAWN = re.compile(
@@ -181,8 +182,8 @@ def test_ctrl_c_in_the_middle_of_a_reply_ends_the_run_at_once_and_keeps_what_is_
     with LlmServer(LINES, "anthropic", faults={3: Fault("stall", pause_s=60)}) as server:
         arguments = (*ALL, "--model", NAMES["anthropic"], "--base-url", server.url)
         run = subprocess.Popen(
-            command(*arguments), cwd=tmp_path, env=env() | keys(server), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True,
+            warm.command(*arguments), cwd=tmp_path, env=env() | keys(server), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         deadline = time.monotonic() + 60
         while len(server.asked) < 4 and time.monotonic() < deadline:

@@ -1,8 +1,8 @@
 """The command in a process of its own, without the second that an interpreter and its imports take: a process that has
-the modules forks a child for each call, and its workers come from a shared_fork_server. How those start, and signals,
-are no subject for it.
+the modules forks a child for each call, and its workers come from a shared_fork_server. How those start, being killed,
+and a terminal's job control are no subject for it.
 
-As a program, `python -I -S warm.py SOCKET ARGUMENTS` is the command on its own descriptors.
+As a program, `python -I -S warm.py SOCKET ARGUMENTS` is the command on its own descriptors; SIGINT is passed on to it.
 """
 
 import atexit
@@ -92,12 +92,15 @@ def serve(listening: int, parent: int, workers: str) -> NoReturn:
     process of theirs listens."""
     import kerneltune.agent.cli
     import kerneltune.agent.commands
+    import kerneltune.agent.models
+    import kerneltune.tools.languages.triton.language
     from kerneltune.tools.sandbox.linux import die_with_parent
     from tests import shared_fork_server
 
     die_with_parent(parent)
-    for module in pkgutil.iter_modules(kerneltune.agent.commands.__path__, "kerneltune.agent.commands."):
-        importlib.import_module(module.name)
+    for package in (kerneltune.agent.commands, kerneltune.agent.models):  # the models' SDKs: 1 s of each run
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
     if all(importlib.util.find_spec(name.partition(".")[0]) for name in _EXPORT):
         for name in _EXPORT:
             importlib.import_module(name)
@@ -153,7 +156,10 @@ def _become(arguments: list[str], cwd: str, variables: dict[str, str], streams: 
 
 
 if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until there is somebody to pass it on to
     with _asked(sys.argv[1], sys.argv[2:], os.getcwd(), os.environ, (0, 1, 2)) as its:
-        its.recv(_WORD)
+        command_pid = int(its.recv(_WORD))
+        signal.signal(signal.SIGINT, lambda *_: os.kill(command_pid, signal.SIGINT))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         ended = int(its.recv(_WORD))
     sys.exit(ended if ended >= 0 else 128 - ended)

@@ -40,7 +40,7 @@ from kerneltune.tools.schema.sass import MOST_PTX, Sass, counted, instructions, 
 from kerneltune.tools.schema.verdict import Cause, Status
 
 DISASSEMBLE_S = 20.0
-_OPTIONS = ("-c", "-hex", "-gi", "-gp")
+_OPTIONS = ("-c", "-hex", "-gi", "-gp", "-ndf")
 _KERNEL = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)", re.MULTILINE)
 _PTX_SECTION = ".nv_debug_ptx_txt"
 

@@ -91,8 +91,8 @@ def _visible(profile: Profile) -> list[Path]:
     """The paths of the role's Landlock rules but for /proc and /dev, which bwrap makes anew; parents only."""
     rules = sandbox_rules.paths(profile, None)
     whole = {path for path, access in rules if access & Access.READ_FILE and path.exists()}
-    wanted = sorted(path for path in whole if path.parts[1:2] not in (("proc",), ("dev",)))
-    return [path for path in wanted if not any(path.is_relative_to(other) for other in wanted if other != path)]
+    wanted = {path for path in whole if path.parts[1:2] not in (("proc",), ("dev",))}
+    return sorted(path for path in wanted if wanted.isdisjoint(path.parents))
 
 
 class NamespaceHolder:

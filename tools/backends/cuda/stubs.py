@@ -312,4 +312,5 @@ def _for_inductor(gpu: Any, capability: tuple[int, int]) -> list[tuple[Any, str,
         (interface, "is_triton_capable", staticmethod(lambda device=None: True)),
         (torch.version, "cuda", torch.version.cuda or "12.8"),
         (compile_fx, "get_cuda_device_context", lambda graph: contextlib.nullcontext()),
+        (torch.utils._triton, "triton_hash_with_backend", lambda: ""),  # of kept kernels; hashes 0.3 s of libraries
     ]
