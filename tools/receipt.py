@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kerneltune.tools.backends.base import throttled
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.plan import Plan, plan_hash
 from kerneltune.tools.schema.task import HIDDEN_CASE, TaskSpec
@@ -26,8 +27,6 @@ from kerneltune.tools.schema.verdict import (
     of_a_process,
 )
 from kerneltune.tools.update import Update
-
-_BAD_THROTTLE = 0x8 | 0x20 | 0x40 | 0x80  # hardware slowdown, thermal (software, hardware), power brake
 
 
 def statement(task: TaskSpec, verdict: Verdict, gpu: Json) -> str:
@@ -86,7 +85,7 @@ def _clocks(facts: Mapping[str, Json]) -> Iterator[str]:
         yield f"SM {clocks['median']:.0f} MHz median{slow}"
     reasons = facts.get("throttle_reasons")
     if isinstance(reasons, int):
-        yield "no throttle" if not reasons & _BAD_THROTTLE else f"throttled (reasons {reasons:#x})"
+        yield "no throttle" if not throttled(reasons) else f"throttled (reasons {reasons:#x})"
 
 
 def _evidence(task: TaskSpec, verdict: Verdict) -> Iterator[str]:

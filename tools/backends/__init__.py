@@ -1,7 +1,7 @@
 """Kinds of hardware that plans run on, one folder each; `base.py` says what a folder has to offer.
 
 Which one is in use stands here and nowhere else. Each function is for another kind of process, and imports no more than
-that may have.
+that may read: a confined runner cannot be sure of pynvml.
 """
 
 from typing import TYPE_CHECKING

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 # hardware slowdown, thermal (software, hardware), power brake: bits as NVML has them
-BAD_THROTTLE = 0x8 | 0x20 | 0x40 | 0x80
+_BAD_THROTTLE = 0x8 | 0x20 | 0x40 | 0x80
 _SLOW_EVERY = 16  # readings of the clock between two of power and temperature
 _KEPT = 4096
 _LOCK_EVERY_S = 0.05
@@ -110,7 +110,7 @@ class Sampler(Protocol):
 
 def throttled(reasons: int | None) -> bool:
     """Whether heat or hardware held the GPU back."""
-    return bool((reasons or 0) & BAD_THROTTLE)
+    return bool((reasons or 0) & _BAD_THROTTLE)
 
 
 @dataclass(frozen=True)
@@ -252,17 +252,12 @@ class Timer(Protocol):
 
     flush_bytes: int
 
-    def stream(self) -> AbstractContextManager[Any]:
-        """What a block enqueues goes to the timer's stream."""
-
-    def wait(self) -> None:
-        """Wait until the stream is idle."""
-
-    def without_host_reads(self) -> AbstractContextManager[None]:
-        """Raise RuntimeError in the block where an operator waits for the device, which no graph can hold."""
+    def run(self, work: Callable[[], object], *, may_wait: bool = True) -> None:
+        """Run the work and wait for it. Raises RuntimeError where an operator of it waits for the device and may not:
+        no graph can hold that."""
 
     def captured(self, work: Callable[[], object]) -> Callable[[], object]:
-        """What replays a graph of the work, which has run once in the stream. Raises RuntimeError where the work cannot
+        """What replays a graph of the work, which was `run` before. Raises RuntimeError where the work cannot
         be captured; then `renew_memory` before the next capture."""
 
     def renew_memory(self) -> None:
@@ -270,7 +265,7 @@ class Timer(Protocol):
         has written, nothing is left once another has run."""
 
     def cold_passes(self, count: int, work: Callable[[], object], reset: Callable[[], object]) -> Times:
-        """Time passes on the current stream, each after a reset and a flush; returns when the device is idle."""
+        """Time passes, each after a reset and a flush; returns when the device is idle."""
 
 
 class Backend(Protocol):

@@ -82,13 +82,8 @@ class SimulatedTimer:
     def __init__(self, device: "Device") -> None:
         self._device, self.renewed = device, 0
 
-    def stream(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    without_host_reads = stream
-
-    def wait(self) -> None:
-        pass
+    def run(self, work: Callable[[], object], *, may_wait: bool = True) -> None:
+        work()
 
     def captured(self, work: Callable[[], object]) -> Callable[[], object]:
         return work

@@ -15,12 +15,7 @@ from kerneltune.tools.backends.cuda.driver import forget_persisting_lines
 from kerneltune.tools.backends.runner_messages import Times
 
 MemoryPool = Any  # torch's name of memory that graphs allocate from
-FLUSH_OF_L2 = 3  # times the L2: what is read between two passes
-
-
-def flush_bytes() -> int:
-    """How much to read to leave nothing of a working set in the L2 of the current GPU."""
-    return FLUSH_OF_L2 * int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
+_FLUSH_OF_L2 = 3  # read between two passes, to leave nothing of a working set in the L2
 
 
 class Flush:
@@ -120,22 +115,17 @@ class StreamTimer:
     """A stream, memory that graphs captured on it share, and the flush between two passes."""
 
     def __init__(self) -> None:
-        self.flush_bytes = flush_bytes()
+        l2_bytes = int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
+        self.flush_bytes = _FLUSH_OF_L2 * l2_bytes
         self._flush = Flush(self.flush_bytes)
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.renew_memory()
 
-    def stream(self) -> contextlib.AbstractContextManager[Any]:
-        """What a block enqueues goes to this stream."""
-        return torch.cuda.stream(self._stream)
-
-    def wait(self) -> None:
-        """Wait until the stream is idle."""
+    def run(self, work: Callable[[], object], *, may_wait: bool = True) -> None:
+        """Run the work on this stream and wait for it. Raises RuntimeError where it waits for the GPU and may not."""
+        with torch.cuda.stream(self._stream), contextlib.nullcontext() if may_wait else without_host_reads():
+            work()
         self._stream.synchronize()
-
-    def without_host_reads(self) -> contextlib.AbstractContextManager[None]:
-        """Raise RuntimeError in the block where an operator waits for the GPU."""
-        return without_host_reads()
 
     def captured(self, work: Callable[[], object]) -> Callable[[], object]:
         """Replays a CUDA graph of the work. Raises RuntimeError where it cannot be captured."""
@@ -146,8 +136,9 @@ class StreamTimer:
         self._pool: MemoryPool = torch.cuda.graph_pool_handle()
 
     def cold_passes(self, count: int, work: Callable[[], object], reset: Callable[[], object]) -> Times:
-        """Time cold passes on the current stream."""
-        return cold_passes(count, work, lambda _: reset(), self._flush)
+        """Time cold passes on this stream."""
+        with torch.cuda.stream(self._stream):
+            return cold_passes(count, work, lambda _: reset(), self._flush)
 
 
 def null_launch_us() -> float:

@@ -170,14 +170,10 @@ class Baseline:
         return len(self._trees)
 
     def _build(self) -> bool:
-        with declared_arithmetic(self._problem), self._timer.stream():
-            for _ in range(3):
-                self._pass()
-            self._timer.wait()
+        with declared_arithmetic(self._problem):
+            self._timer.run(lambda: [self._pass() for _ in range(3)])
             try:
-                with self._timer.without_host_reads():
-                    self._pass()
-                self._timer.wait()
+                self._timer.run(self._pass, may_wait=False)
                 self.outputs = []  # those of the graph take their room
                 work, clearing = self._timer.captured(self._pass), self._timer.captured(self._clear)
             except RuntimeError:  # the reference reads values on the host, or something else that no graph can hold
@@ -204,22 +200,13 @@ class Baseline:
 
     def block(self, count: int) -> Times:
         """A block of cold passes."""
-        with (
-            blame(self._problem.task, "forward()"),
-            declared_arithmetic(self._problem),
-            self._timer.stream(),
-        ):
+        with blame(self._problem.task, "forward()"), declared_arithmetic(self._problem):
             return self._timer.cold_passes(count, self._work, self._reset)
 
     def run_once(self) -> None:
         """Run one pass, to look at the outputs."""
-        with (
-            blame(self._problem.task, "forward()"),
-            declared_arithmetic(self._problem),
-            self._timer.stream(),
-        ):
-            self._work()
-        self._timer.wait()
+        with blame(self._problem.task, "forward()"), declared_arithmetic(self._problem):
+            self._timer.run(self._work)
 
     def release(self) -> None:
         """Let go of graphs and outputs, before the buffers go; the device is idle."""
