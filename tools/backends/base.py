@@ -309,6 +309,9 @@ class Backend(Protocol):
     def warm_passes(self, count: int, work: Callable[[], object]) -> Times:
         """Time passes on the current stream, back to back with nothing in between."""
 
+    def copy_gbps(self) -> float:
+        """Bandwidth of a large copy on the device, bytes read plus written."""
+
     def null_launch_us(self) -> float:
         """Time per node of a graph of empty kernels: no launch can be shorter."""
 

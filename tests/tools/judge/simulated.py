@@ -16,9 +16,22 @@ import torch
 
 from kerneltune.tools.backends.base import CompiledImage
 from kerneltune.tools.backends.cuda.stage import CheckedPlan
-from kerneltune.tools.backends.runner_messages import Done, Drop, Failed, Load, Reply, Request, Shared, Times
-from kerneltune.tools.judge.execution.runner_link import RunnerLink, Runners
-from kerneltune.tools.replay.replay import Argument, ReplayError
+from kerneltune.tools.backends.runner_messages import (
+    BufferRegion,
+    Done,
+    Drop,
+    Failed,
+    Load,
+    Replays,
+    Reply,
+    Request,
+    Setup,
+    Shared,
+    TimedBlock,
+    Times,
+)
+from kerneltune.tools.judge.execution.runner_link import RunnerLink, Runners, now_s
+from kerneltune.tools.replay.replay import Argument, Replay, ReplayError, output_layout, poison
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.plan import Kernel, Launch, Plan
@@ -110,7 +123,10 @@ class Device:
     freed: int = 0
     launches: int = 0
     device: str = "cpu"
-    pass_us: float = 100.0
+    pass_us: float = 3000.0  # of a baseline over all slots
+    kernel_us: float = 1500.0  # of a candidate over all slots
+    now_s: float = 0.0  # on the judge's clock, while a runner times
+    clock_rate: float = 1.0  # of the judge's clock against the runner's
 
     def synchronize(self) -> None:
         pass
@@ -128,7 +144,7 @@ class Device:
         return 0
 
     def l2_bytes(self) -> int:
-        return 1 << 20
+        return 1 << 12
 
     def scratch_bytes(self, plan: Plan, images: Sequence[CompiledImage]) -> dict[tuple[int, str], int]:
         return {}
@@ -146,11 +162,23 @@ class Device:
             work()
         return Times((), count * self.pass_us)
 
+    def copy_gbps(self) -> float:
+        return 1000.0
+
     def null_launch_us(self) -> float:
         return 1.0
 
     def short_kernels(self, lead: int) -> tuple[list[float], bool]:
         return [30.0] * 160, True
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def timed(self, passes: int) -> float:
+        """Let so many passes of the candidate go by: µs on the runner's clock."""
+        us = passes * self.kernel_us
+        self.now_s += us * 1e-6 * self.clock_rate
+        return us
 
     def allocate(self, nbytes: int) -> Pages:
         self.allocated += 1
@@ -199,12 +227,50 @@ class Kernels:
         pass
 
 
+class Timed:
+    """A plan on the judge's buffers, as the runner of a GPU has it, with a clock that is the device's."""
+
+    def __init__(self, device: Device, setup: Setup) -> None:
+        self._device, self._setup = device, setup
+        inputs, state, outputs = (
+            device.shared[int(s.handle, 16)].tensor for s in (setup.inputs, setup.state, setup.outputs)
+        )
+        device.mapped = [Mapped(inputs, False), Mapped(state, False), Mapped(outputs, True)]
+        self._outputs, layout = outputs, output_layout(setup.plan)
+        given = _regions("state", state, setup.state_regions, 0)
+        self._replays = []
+        for slot in range(setup.slots):
+            base = slot * setup.outputs_stride
+            bound = {n: outputs[base + at : base + at + setup.plan.storage(n).nbytes] for n, at in layout.bound.items()}
+            held = given | _regions("input", inputs, setup.input_regions, slot * setup.inputs_stride)
+            self._replays.append(Replay(setup.plan, "cpu", Kernels(device), held, bound=bound))
+
+    def answer(self, request: Request) -> Reply:
+        if isinstance(request, TimedBlock):
+            for turn in range(request.turn, request.turn + request.passes):
+                poison(self._outputs, turn)
+                self._pass()
+            return Times((self._device.kernel_us,) * request.passes, self._device.timed(request.passes))
+        if isinstance(request, Replays):
+            return Times((), self._device.timed(request.passes))
+        return Done()
+
+    def _pass(self) -> None:
+        for replay in self._replays:
+            replay.run()
+
+
+def _regions(origin: str, buffer: torch.Tensor, regions: Sequence[BufferRegion], base: int) -> dict[str, torch.Tensor]:
+    return {f"{origin}:{r.name}": buffer[base + r.offset : base + r.offset + r.nbytes] for r in regions}
+
+
 class Runner:
     """The runner's side of the line, in a thread."""
 
     def __init__(self, device: Device, line: socket.socket) -> None:
         self._device, self._line = device, line.dup()
         self._check: CheckedPlan | None = None
+        self._timed: Timed | None = None
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 
@@ -219,22 +285,26 @@ class Runner:
 
     def _answered(self, request: Request) -> Reply:
         try:
-            self._answer(request)
+            return self._answer(request)
         except ReplayError as error:
             return Failed(str(error), refused=True)
         except RuntimeError as error:
             return Failed(str(error))
-        return Done()
 
-    def _answer(self, request: Request) -> None:
+    def _answer(self, request: Request) -> Reply:
         if isinstance(request, Load):
             device = self._device
             device.mapped = [Mapped(device.shared[int(r.handle, 16)].tensor, r.writable) for r in request.rooms]
             self._check = CheckedPlan(request, device.mapped, lambda: Kernels(device), "cpu")
+        elif isinstance(request, Setup):
+            self._timed = Timed(self._device, request)
         elif isinstance(request, Drop):
-            self._check = None
+            self._check = self._timed = None
         elif self._check is not None and request.kind == "run_once":
             self._check.run_once(request.offsets)
+        elif self._timed is not None:
+            return self._timed.answer(request)
+        return Done()
 
     def end(self) -> None:
         with contextlib.suppress(OSError):
@@ -243,11 +313,11 @@ class Runner:
 
 
 @contextlib.contextmanager
-def linked(device: Device) -> Any:
+def linked(device: Device, clock: Callable[[], float] = now_s) -> Any:
     """A judge's link to runners on the device."""
     ours, judges = socket.socketpair()
     runners = Runners(ours, lambda line: Runner(device, line), Runner.end)
-    link = RunnerLink(judges, lambda _: runners.need(), lambda _: runners.end())
+    link = RunnerLink(judges, lambda _: runners.need(), lambda _: runners.end(), clock)
     try:
         yield link
     finally:

@@ -33,6 +33,7 @@ class CudaBackend:
     synchronize = staticmethod(torch.cuda.synchronize)
     timer = staticmethod(passes.StreamTimer)
     warm_passes = staticmethod(passes.warm_passes)
+    copy_gbps = staticmethod(passes.copy_gbps)
     null_launch_us = staticmethod(passes.null_launch_us)
     short_kernels = staticmethod(passes.short_kernels)
 

@@ -141,6 +141,15 @@ class StreamTimer:
             return cold_passes(count, work, lambda _: reset(), self._flush)
 
 
+def copy_gbps() -> float:
+    """Bandwidth of a large copy on the device, bytes read plus written; the best of several."""
+    source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device="cuda").fill_(1)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    best = min(warm_passes(4, lambda: target.copy_(source)).span_us / 4 for _ in range(5))
+    return 2 * _COPIED_BYTES / best / 1e3
+
+
 def null_launch_us() -> float:
     """Time per node of a CUDA graph of empty kernels, timed as everything else is: no launch can be shorter."""
     stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -158,6 +167,7 @@ def null_launch_us() -> float:
     return sorted(times.pass_us)[4] / _EMPTY
 
 
+_COPIED_BYTES = 1 << 30
 _EMPTY = 256
 _SHORT = 160
 _SHORT_CYCLES = 60_000  # 30 µs: 160 of them last as long as two turns of another context

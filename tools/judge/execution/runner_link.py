@@ -144,10 +144,16 @@ def _waiting(line: socket.socket) -> bytes | None:
 
 
 class RunnerLink:
-    """At most one runner at a time; `ask` starts the next one when it is needed."""
+    """At most one runner at a time; `ask` starts the next one when it is needed. `clock` is the judge's own, in s."""
 
-    def __init__(self, door: socket.socket, need: Callable[[str], None], end: Callable[[str], None]) -> None:
-        self._door, self._need, self._end = door, need, end
+    def __init__(
+        self,
+        door: socket.socket,
+        need: Callable[[str], None],
+        end: Callable[[str], None],
+        clock: Callable[[], float] = now_s,
+    ) -> None:
+        self._door, self._need, self._end, self._clock = door, need, end, clock
         self._line: socket.socket | None = None
         self.started = 0
 
@@ -157,7 +163,7 @@ class RunnerLink:
         """Send a request and wait for its reply. Raises RunnerFailed; then the runner is gone."""
         line = self._ready(request)
         try:
-            answered = _exchange(line, request, blobs, fds, timeout_s)
+            answered = _exchange(line, request, blobs, fds, timeout_s, self._clock)
         except TimeoutError as error:
             self._lost(f"no answer to {request.kind} within {timeout_s:.1f} s", kill=True)
             raise RunnerFailed(Status.TIMED_OUT, f"a kernel ran longer than {timeout_s:.1f} s") from error
@@ -203,7 +209,12 @@ def _status(failed: Failed) -> Status:
 
 
 def _exchange(
-    line: socket.socket, request: Request, blobs: Sequence[bytes], fds: Sequence[int], timeout_s: float
+    line: socket.socket,
+    request: Request,
+    blobs: Sequence[bytes],
+    fds: Sequence[int],
+    timeout_s: float,
+    clock: Callable[[], float],
 ) -> Answered:
     """Exchange one request and its reply. Raises OSError and DecodeError; TimeoutError when it takes longer, in
     whatever way."""
@@ -211,11 +222,11 @@ def _exchange(
         raise wire.WireError("it answered before it was asked")
     token, body = secrets.token_hex(8), encode(request)
     line.settimeout(timeout_s)
-    started_s = now_s()
+    started_s = clock()
     wire.send(line, {"token": token, "request": body}, list(blobs), fds)
-    left_s = max(1e-3, timeout_s - (now_s() - started_s))
+    left_s = max(1e-3, timeout_s - (clock() - started_s))
     message = wire.receive(line, max_blob_bytes=0, max_header_bytes=MAX_REPLY_BYTES, timeout_s=left_s)
-    host_us = (now_s() - started_s) * 1e6
+    host_us = (clock() - started_s) * 1e6
     if message.body.get("token") != token:
         raise wire.WireError("it answered another request")
     reply: Reply = decode(Reply, message.body.get("reply"))  # type: ignore[arg-type]

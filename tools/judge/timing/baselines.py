@@ -171,7 +171,8 @@ class Baseline:
 
     def _build(self) -> bool:
         with declared_arithmetic(self._problem):
-            self._timer.run(lambda: [self._pass() for _ in range(3)])
+            for _ in range(3):
+                self._timer.run(self._pass)
             try:
                 self._timer.run(self._pass, may_wait=False)
                 self.outputs = []  # those of the graph take their room
@@ -240,12 +241,3 @@ def eager_us(backend: Backend, problem: LoadedCase, inputs: Tree) -> float:
         problem.model(*inputs)
         times = backend.warm_passes(5, lambda: problem.model(*inputs))
     return times.span_us / 5
-
-
-def copy_gbps(backend: Backend, nbytes: int = 1 << 30) -> float:
-    """Bandwidth of a large copy on the device, bytes read plus written; the best of several."""
-    source = torch.empty(nbytes, dtype=torch.uint8, device=backend.device).fill_(1)
-    target = torch.empty_like(source)
-    target.copy_(source)
-    best = min(backend.warm_passes(4, lambda: target.copy_(source)).span_us / 4 for _ in range(5))
-    return 2 * nbytes / best / 1e3

@@ -21,7 +21,6 @@ from kerneltune.tools.judge.execution.guard_pages import tree_bytes
 from kerneltune.tools.judge.timing.baselines import (
     Baseline,
     BaselineQueue,
-    copy_gbps,
     doubts,
     eager_us,
     within,
@@ -177,7 +176,7 @@ class BenchmarkSetup:
         self.use = use.and_then(watch.seen())
 
     def _measure_gpu(self) -> None:
-        self.copy_gbps = copy_gbps(self.backend)
+        self.copy_gbps = self.backend.copy_gbps()
         self.null_launch_us = self.backend.null_launch_us()
         self.roofline: RooflineBound = roofline_bound(
             self.task, self._plans.gpu_name, self._plans.ceilings, self.output_bytes, self.copy_gbps

@@ -11,7 +11,6 @@ import torch
 from kerneltune.tools.backends import device_backend
 from kerneltune.tools.backends.base import Backend
 from kerneltune.tools.judge.correctness.float64 import plain_arithmetic
-from kerneltune.tools.judge.timing.baselines import copy_gbps
 from kerneltune.tools.judge.timing.gpu_use import GpuWatch
 from kerneltune.tools.schema.codec import encode
 from kerneltune.tools.schema.gpus import Ceilings
@@ -46,7 +45,7 @@ def measured(backend: Backend) -> Ceilings:
             driver=str(gpu.get("driver")),
             torch=str(gpu["torch"]),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            copy_gbps=copy_gbps(backend),
+            copy_gbps=backend.copy_gbps(),
             read_gbps=_read_gbps(backend),
             write_gbps=_write_gbps(backend),
             tflops=_rates(backend),
