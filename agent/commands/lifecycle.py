@@ -32,7 +32,7 @@ from kerneltune.agent.tracker import AttemptTracker, Emit
 from kerneltune.agent.view.live import gpu_samples
 from kerneltune.tools.sandbox.workers import Workers
 from kerneltune.tools.schema.codec import Json, encode
-from kerneltune.tools.schema.errors import TaskError, UsageError
+from kerneltune.tools.schema.errors import GpuLost, TaskError, UsageError
 from kerneltune.tools.task.load import find_task
 
 USUAL_ATTEMPTS = 24
@@ -293,6 +293,9 @@ def _drive(
     except LlmError as error:
         emit(Warned(event.run_id, str(error)))
         why = StopReason.MODEL_ERROR
+    except GpuLost as error:
+        way = f"once `optimize doctor` finds it again, `optimize --resume {event.run_id}` goes on"
+        raise GpuLost(f"{error}. All verdicts so far are stored; {way}") from error
     finally:
         tracker.close()  # the workers end soon, which must not look like failures of the candidates in their hands
         if controls.raises:
