@@ -18,7 +18,7 @@ from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 from kerneltune.agent.commands.run import run
 from kerneltune.agent.models.types import LlmError
 from kerneltune.tools.schema.codec import plain
-from kerneltune.tools.schema.errors import KerneltuneError, Unfit, UsageError
+from kerneltune.tools.schema.errors import GpuLost, KerneltuneError, Unfit, UsageError
 
 ABOUT = {  # with what the first page says of each, for which none has to be imported: that takes 100 ms
     "bench": "Check and time existing kernel files.",
@@ -111,6 +111,7 @@ CODES = {
     2: "not done: the command line, a file or a setting is not as it must be; the line on stderr says how",
     3: "not done: something is missing here (a GPU, a package, a sandbox, a key, disk); see `optimize doctor`",
     4: "not done: a fault of kerneltune's own; the line on stderr is worth a report",
+    5: "ended because the GPU stopped answering; what was finished is stored, and `--resume` goes on",
     130: "ended by Ctrl-C or SIGTERM; what was finished is stored",
 }
 
@@ -130,6 +131,8 @@ def exit_code(command: Callable[[], Any], if_interrupted: str = "interrupted") -
         return _failed(3, str(error))
     except UsageError as error:
         return _failed(2, str(error))
+    except GpuLost as error:
+        return _failed(5, f"the GPU stopped answering: {error}")
     except KerneltuneError as error:
         return _failed(4, f"internal failure: {error}")
     except OSError as error:

@@ -7,8 +7,12 @@ whose line leads straight to the judge, so that the judge's own clock runs aroun
 """
 
 import contextlib
+import math
+import os
+import signal
 import socket
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -17,11 +21,13 @@ from typing import Any, Protocol, TypeVar
 
 from kerneltune.tools.backends import RUNNER
 from kerneltune.tools.judge.execution.runner_link import Runners
+from kerneltune.tools.sandbox.wire import WireMessage
 from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
 from kerneltune.tools.schema.errors import GpuLost, TaskError, WorkerError, WorkerTimeout
 from kerneltune.tools.schema.gpus import Ceilings
 from kerneltune.tools.schema.messages import (
+    ANSWER_LIMIT_S,
     BASELINE_LIMIT_S,
     BASELINES,
     SCREENING,
@@ -47,17 +53,19 @@ from kerneltune.tools.schema.messages import (
     Rules,
     Screened,
     ScreenVariants,
+    TaskEnded,
     Warm,
 )
 from kerneltune.tools.schema.plan import Launch, Plan, plan_hash
 from kerneltune.tools.schema.task import CORE, HIDDEN_CASE, CaseSpec, TaskSpec, batteries_of, case_in_words
-from kerneltune.tools.schema.verdict import CaseResult, Cause, Status, Tier, Verdict, concluded
+from kerneltune.tools.schema.verdict import CaseResult, Cause, Status, Tier, Verdict, concluded, task_failed
 from kerneltune.tools.task.load import TaskFile
 from kerneltune.tools.update import Update
 
 _LONG_S = 60.0
-_SAMPLE, _SAMPLE_S = 12, 20.0  # programs at the timed shape, and how long they may take
-_MOST_BYTES = 72 << 20  # of a timed shape that is sampled: drawing 512 MiB of inputs costs each candidate seconds
+# programs at the timed shape, for how long others are begun beside the first four, and when they are given up
+_SAMPLE, _SAMPLE_S, _SAMPLE_LIMIT_S = 12, 0.5, 20.0
+_MOST_FLOPS, _MOST_PROGRAM_BYTES = 2e10, 1e9  # of one of them
 _MOST_WHOLE_BYTES = 256 << 20  # of one that is replayed whole, where there is no other case
 
 
@@ -69,6 +77,36 @@ class Bench(Protocol):
         ...
 
 
+_ANSWER_TIMEOUT_S = ANSWER_LIMIT_S + 30.0  # one operator of torch's cannot be interrupted
+_OWN_FAULT = 1  # the exit status of a worker that an exception of ours ended
+
+
+def ask_judge(
+    judge: Worker,
+    task: str,
+    request: Any,
+    blobs: Sequence[bytes] = (),
+    *,
+    timeout_s: float = _ANSWER_TIMEOUT_S,
+    max_fds: int = 0,
+) -> WireMessage:
+    """What the CPU judge answers. Raises TaskError when the task's own code ends it, or takes too long: its worker has
+    ended then."""
+    try:
+        return judge.call(encode(request), list(blobs), timeout_s=timeout_s, max_fds=max_fds)
+    except WorkerTimeout as error:
+        raise TaskError(f"task {task}: its own code takes longer than {timeout_s:g} s") from error
+    except WorkerError as error:
+        if error.exit_status in (None, _OWN_FAULT):
+            raise
+        raise TaskError(_ended(task, error)) from error
+
+
+def _ended(task: str, error: WorkerError) -> str:
+    memory = ", as the system does when memory runs out" if error.exit_status == -signal.SIGKILL else ""
+    return f"task {task}: its own code ended the process that computes what is right: {error}{memory}"
+
+
 class CpuBench:
     """Checks plans in the interpreter. `judge` keeps seeds and answers; `new_interpreter` makes a confined child."""
 
@@ -77,6 +115,8 @@ class CpuBench:
     ) -> None:
         self.task, self.judge, self.timeout_s = task, judge, case_timeout_s
         self._new_interpreter = new_interpreter
+        self._drawn: PreparedInputs | None = None  # of the timed shape, and the memory that they lie in
+        self._memory: int | None = None
 
     def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
         """Replay every case that is small enough, with its batteries, and stop at the first that is wrong."""
@@ -125,40 +165,61 @@ class CpuBench:
 
     def _sampled(self, plan: Plan, interpreter: "_Interpreter", seen: "_Seen") -> Verdict | None:
         """Replay some programs at the timed shape; a verdict when what they write is wrong, else `seen` says what was
-        covered, or why nothing was."""
-        sha256 = plan_hash(plan)
-        if self.task.main.bytes_moved > _MOST_BYTES:
-            seen.timed_shape = {"not_run": "too large to be drawn here"}
+        covered, or why nothing was. Its inputs are those of the whole session, so that their seed stays unknown."""
+        started_s = time.monotonic()
+        if why := self._too_much(plan) or self._draw_sample():
+            seen.timed_shape = {"not_run": why}
             return None
-        prepared = self.judge.call(encode(NewInputs(plan.case, "own", sha256)), timeout_s=300.0)
-        request = InterpretRequest(plan, decode(PreparedInputs, prepared.body).names, most_programs=_SAMPLE)
-        reply, blobs = interpreter.replay(request, prepared.blobs, timeout_s=_SAMPLE_S)
+        assert self._drawn is not None
+        assert self._memory is not None
+        request = InterpretRequest(plan, (), most_programs=_SAMPLE, parts=self._drawn.parts, sample_s=_SAMPLE_S)
+        reply, blobs = interpreter.replay(request, (), timeout_s=_SAMPLE_LIMIT_S, fds=[self._memory])
         if reply.problem:
             seen.timed_shape = {"not_run": plain(reply.detail, 200)}
             wrong = _PROBLEMS.get(reply.problem, (None, None))[0] is Status.WRONG
             return _not_run(reply, plan.case, case_in_words(self.task, plan.case), seen.results) if wrong else None
-        compare = Compare(plan.case, "own", sha256, reply.outputs, sampled=True)
-        judgement = decode(ComparisonReply, self.judge.call(encode(compare), blobs, timeout_s=300.0).body)
+        compare = Compare(plan.case, "own", plan_hash(plan), reply.outputs, sampled=True)
+        judgement = decode(ComparisonReply, ask_judge(self.judge, self.task.name, compare, blobs).body)
         if judgement.problem:
             seen.timed_shape = {"not_run": judgement.problem}
             return None
-        elements = sum(len(blob) for blob in blobs)
         seen.timed_shape = {
-            "ran": reply.ran, "programs": reply.programs, "compared": judgement.compared, "bytes": elements
+            "ran": reply.ran, "programs": reply.programs, "compared": judgement.compared,
+            "in_part": reply.in_part, "seconds": round(time.monotonic() - started_s, 3),
         }  # fmt: skip
-        seen.seeds[f"{plan.case}/own"] = f"{judgement.seed:016x}"
         if judgement.result.ok:
             return None
-        where = f"{case_in_words(self.task, plan.case, 'own')}, in rows that {reply.ran} of its programs wrote"
+        where = f"{case_in_words(self.task, plan.case, 'own')}, where {reply.ran} of its programs wrote"
         cases = (*seen.results, judgement.result)
         return Verdict(Status.WRONG, f"{where}: {judgement.result.sentence}", cases=cases, case=plan.case)
+
+    def _too_much(self, plan: Plan) -> str:
+        """Why a program of the plan would take too long in the interpreter, where its share of the work says so."""
+        programs = max((math.prod(launch.grid) for launch in plan.launches), default=1)
+        flops, size = self.task.main.flops / programs, self.task.main.bytes_moved / programs
+        if flops <= _MOST_FLOPS and size <= _MOST_PROGRAM_BYTES:
+            return ""
+        return f"each of {programs:,} programs does {flops / 1e9:.1f} GFLOP on {size / 1e6:.1f} MB"
+
+    def _draw_sample(self) -> str:
+        """Have the inputs of the timed shape drawn, once; why there are none, "" where there are."""
+        if self._drawn is None:
+            request = NewInputs(self.task.main.name, "own", "", sampled=True)
+            message = ask_judge(self.judge, self.task.name, request, max_fds=1)
+            self._drawn = decode(PreparedInputs, message.body)
+            if message.fds:
+                self._memory = message.fds[0]
+                weakref.finalize(self, os.close, self._memory)
+        return self._drawn.problem
 
     def _case(self, plan: Plan, interpreter: "_Interpreter", seen: "_Seen") -> Verdict | None:
         """Judge one case with its batteries; adds to what was `seen`, returns a verdict when it is not right."""
         sha256, results = plan_hash(plan), seen.results
         for battery in self._batteries(plan.case):
-            prepared = self.judge.call(encode(NewInputs(plan.case, battery, sha256)), timeout_s=self.timeout_s)
+            prepared = ask_judge(self.judge, self.task.name, NewInputs(plan.case, battery, sha256))
             inputs = decode(PreparedInputs, prepared.body)
+            if inputs.problem:
+                return task_failed(inputs.problem)
             if not inputs.applies:
                 seen.left_out += [f"{plan.case}/{battery}"] * inputs.short
                 continue
@@ -167,8 +228,10 @@ class CpuBench:
                 verdict = _not_run(reply, plan.case, case_in_words(self.task, plan.case), results)
                 slow = verdict.status is Status.TIMED_OUT and not self.task.case(plan.case).runs_on_cpu
                 return replace(verdict, status=Status.UNCHECKED) if slow else verdict
-            judged = self.judge.call(encode(Compare(plan.case, battery, sha256, reply.outputs)), blobs, timeout_s=300.0)
+            judged = ask_judge(self.judge, self.task.name, Compare(plan.case, battery, sha256, reply.outputs), blobs)
             judgement = decode(ComparisonReply, judged.body)
+            if judgement.problem:
+                return task_failed(judgement.problem)
             result = judgement.result
             results.append(result)
             seen.seeds[f"{plan.case}/{battery}"] = f"{judgement.seed:016x}"
@@ -209,7 +272,7 @@ class _Interpreter:
         self._retire_at_s = 0.0
 
     def replay(
-        self, request: InterpretRequest, blobs: Sequence[bytes], *, timeout_s: float = 0.0
+        self, request: InterpretRequest, blobs: Sequence[bytes], *, timeout_s: float = 0.0, fds: Sequence[int] = ()
     ) -> tuple[InterpretReply, list[bytes]]:
         """The outputs' bytes; what goes wrong on the way is a reply."""
         limit_s = timeout_s or self._timeout_s
@@ -218,7 +281,7 @@ class _Interpreter:
                 self.close()
             if self._worker is None:
                 self._worker, self._retire_at_s = self._new(), time.monotonic() + _LONG_S
-            message = self._worker.call(encode(request), list(blobs), timeout_s=limit_s)
+            message = self._worker.call(encode(request), list(blobs), timeout_s=limit_s, fds=fds)
             return decode(InterpretReply, message.body), message.blobs
         except WorkerTimeout:
             reply = InterpretReply(problem="timed_out", detail=f"longer than {limit_s:g} s in the interpreter")
@@ -263,7 +326,8 @@ def _of_timed_shape(covered: Mapping[str, Json]) -> str:
     if "ran" not in covered:
         return f"the timed shape is compiled, not run: {covered['not_run']}" if covered else "no GPU, so no time"
     return (
-        f"at the timed shape {covered['ran']:,} of {covered['programs']:,} programs were run, and "
+        f"at the timed shape {covered['ran']:,} of {covered['programs']:,} programs were run"
+        f"{' in part' * bool(covered['in_part'])}, and "
         f"{covered['compared']:,} elements compared; no GPU, so no time"
     )
 
@@ -302,6 +366,7 @@ class GpuBench:
     ) -> None:
         """`tell` hears what a person who waits should know."""
         self._judge, self._tell = judge, tell
+        self._task, self._killed = "", False
         self._runners = Runners(door, lambda line: machine.runner(RUNNER, line), Worker.close)
         self.opening: Future[Baselines] | None = None  # of a task, in another thread: who asks something waits for it
         self._choices: dict[str, str] = {}  # the fastest variant of an autotuned candidate
@@ -323,7 +388,7 @@ class GpuBench:
         """Load the task; returns the GPU as the judge found it. Raises TaskError. With `counters`, what is judged in
         full and right has hardware counters in its receipt. `small`: constants of the small case, where they are known
         and the file does not say them; else they are found out anew."""
-        kept = str(cache_dir) if cache_dir else ""
+        self._task, kept = task_file.name, str(cache_dir) if cache_dir else ""
         request = OpenTask(
             str(task_file.path), task, baselines, ceilings, kept, baseline_limit_s, memory_bytes, first_tier,
             dict(small or {}), counters,
@@ -397,16 +462,21 @@ class GpuBench:
                     self._runners.end()
                 elif isinstance(answer, GpuTaken):
                     self._tell("another optimize is at work on this GPU; they take turns")
+                elif isinstance(answer, TaskEnded):
+                    raise TaskError(f"task {self._task}: {answer.problem}")
                 elif isinstance(answer, wanted):
                     return answer
                 else:
                     raise GpuLost(f"the judge answered {body.get('kind')!r} to {request.kind!r}")
         except WorkerError as error:
+            if error.exit_status not in (None, _OWN_FAULT) and not self._killed:
+                raise TaskError(_ended(self._task, error)) from error
             tail = error.log.strip().splitlines()[-3:]
             raise GpuLost(f"the judge's process ended: {error} {' | '.join(tail)}") from error
 
     def kill(self) -> None:
         """End the judge at once: who waits for it, in another thread, is told GpuLost."""
+        self._killed = True
         self._judge.kill()
 
     def close(self) -> None:

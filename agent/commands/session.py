@@ -19,7 +19,7 @@ from kerneltune.agent.settings import Settings
 from kerneltune.agent.tracker import AttemptTracker, Emit, Place
 from kerneltune.tools.backends import gpu_info
 from kerneltune.tools.backends.base import GpuInfo
-from kerneltune.tools.bench import EARLY_JUDGE, JUDGE, Bench, CpuBench, GpuBench, opening, waiting_judge
+from kerneltune.tools.bench import EARLY_JUDGE, JUDGE, Bench, CpuBench, GpuBench, ask_judge, opening, waiting_judge
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.receipt import ReceiptContext
 from kerneltune.tools.sandbox import workers
@@ -265,8 +265,8 @@ def open_task(
 def _described(
     judge: Worker, task_file: TaskFile, timeout_s: float
 ) -> tuple[TaskSpec, tuple[str, ...], dict[str, Json]]:
-    body = judge.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=timeout_s).body
-    opened = decode(Opened, body)
+    request = Open(task_file.name, str(task_file.path))
+    opened = decode(Opened, ask_judge(judge, task_file.name, request, timeout_s=timeout_s).body)
     if opened.task is None:
         raise TaskError(opened.problem or f"{task_file.path} cannot be used as a task")
     return opened.task, opened.notes, opened.small

@@ -172,7 +172,7 @@ def test_the_exit_codes_are_those_of_the_documentation() -> None:
         (KeyRejected("x"), 3),
         (OSError(28, "No space left on device"), 3),
         (WorkerError("x"), 4),
-        (GpuLost("x"), 4),
+        (GpuLost("x"), 5),
         (KeyboardInterrupt(), 130),
         (BrokenPipeError(), 0),
     ],

@@ -1,16 +1,19 @@
 """The CPU bench from a candidate's source to its verdict, with real workers: what is checked, told and written down."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.bench import CpuBench
+from kerneltune.tools.bench import CpuBench, ask_judge
 from kerneltune.tools.judge.correctness.inputs import derived
 from kerneltune.tools.judge.correctness.problem import Problem
+from kerneltune.tools.judge.service import cpu_judge
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import decode, encode
-from kerneltune.tools.schema.messages import Open, Opened
+from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.messages import NewInputs, Open, Opened
 from kerneltune.tools.schema.task import BATTERIES
 from kerneltune.tools.schema.verdict import LIMITATIONS, NOT_IN_FULL, LimitationKind, Status, Verdict
 from kerneltune.tools.task.load import read_task
@@ -213,9 +216,15 @@ class ModelNew(nn.Module):
 def test_some_programs_are_run_at_the_timed_shape_and_what_was_covered_is_told(judge: Judge) -> None:
     verdict = judge(SCALE, SCALE_KERNEL)
     assert verdict.status is Status.CHECKED, verdict.detail
-    assert verdict.receipt["timed_shape"] == {"ran": 12, "programs": 3000, "compared": 12 * 2048, "bytes": 3000 * 8192}
-    assert "at the timed shape 12 of 3,000 programs were run, and 24,576 elements compared" in verdict.detail
-    assert "main/own" in verdict.receipt["seeds"]
+    covered = verdict.receipt["timed_shape"]
+    assert isinstance(covered, dict)
+    ran = int(str(covered["ran"]))
+    assert 2 <= ran <= 12
+    assert (covered["programs"], covered["compared"]) == (3000, ran * 2048)
+    assert (
+        f"at the timed shape {ran} of 3,000 programs were run, and {ran * 2048:,} elements compared" in verdict.detail
+    )
+    assert "main/own" not in str(verdict.receipt["seeds"])  # other candidates of the session meet these inputs, too
 
 
 @pytest.mark.parametrize(
@@ -233,6 +242,81 @@ def test_a_kernel_that_is_wrong_at_the_timed_shape_alone_is_wrong(judge: Judge, 
     verdict = judge(SCALE, SCALE_KERNEL.replace(*mistake))
     assert verdict.status is Status.WRONG
     assert verdict.case == "main"
+
+
+BYTES = """
+import torch
+ROWS, COLS = 70000, 65536
+CASES = [{"name": "few", "ROWS": 33, "COLS": 100, "cpu": True}]
+class Model(torch.nn.Module):
+    def forward(self, x): return x // 2
+def get_inputs(): return [torch.randint(0, 256, (ROWS, COLS), dtype=torch.uint8)]
+"""
+HALVE = """
+@triton.jit
+def halve(x, y, cols, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * cols + i
+    tl.store(y + at, tl.load(x + at, mask=i < cols) // 2, mask=i < cols)
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        halve[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        return y
+"""
+
+
+def test_tensors_of_gigabytes_are_sampled_too_and_an_offset_that_overflows_there_is_found(judge: Judge) -> None:
+    verdict = judge(BYTES, HALVE)
+    assert verdict.status is Status.CHECKED, verdict.detail
+    assert "of 70,000 programs were run" in verdict.detail
+    overflows = judge(BYTES, HALVE.replace(".to(tl.int64) * cols", " * cols"))
+    assert overflows.status is Status.WRONG, overflows.detail
+    assert overflows.case == "main"
+    assert "outside argument" in overflows.detail
+
+
+PRODUCT = """
+import torch
+M, K, N = 8192, 1024, 8192
+CASES = [{"name": "few", "M": 64, "K": 128, "N": 160, "cpu": True}]
+PRECISION = "bfloat16"
+class Model(torch.nn.Module):
+    def __init__(self, n, k):
+        super().__init__()
+        self.weight = torch.nn.Parameter((torch.randn(n, k) * k**-0.5).bfloat16())
+    def forward(self, x): return torch.nn.functional.linear(x, self.weight)
+def get_inputs(): return [torch.randn(M, K).bfloat16()]
+def get_init_inputs(): return [N, K]
+"""
+TILES = """
+@triton.jit
+def tiles(x, w, y, K, N, B: tl.constexpr):
+    i = (tl.program_id(0) * B + tl.arange(0, B)).to(tl.int64)[:, None]
+    j = (tl.program_id(1) * B + tl.arange(0, B)).to(tl.int64)[None, :]
+    k = tl.arange(0, 64)
+    total = tl.zeros((B, B), tl.float32)
+    for start in range(0, K, 64):
+        total = tl.dot(tl.load(x + i * K + start + k[None, :]), tl.load(w + j * K + start + k[:, None]), total)
+    tl.store(y + i * N + j, total)
+class ModelNew(nn.Module):
+    def __init__(self, n, k):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n, k, dtype=torch.bfloat16))
+    def forward(self, x):
+        n, k = self.weight.shape
+        y = torch.empty(x.shape[0], n, device=x.device, dtype=x.dtype)
+        tiles[(x.shape[0] // 32, n // 32)](x, self.weight, y, k, n, 32)
+        return y
+"""
+
+
+@pytest.mark.parametrize("edge", ["tl.program_id(1) > 254", "tl.program_id(0) > 254"])
+def test_rows_and_columns_of_a_product_of_large_matrices_are_computed_alone(judge: Judge, edge: str) -> None:
+    wrong = TILES.replace("tl.store(y + i * N + j, total)", f"tl.store(y + i * N + j, tl.where({edge}, 0.0, total))")
+    assert "of 65,536 programs were run" in judge(PRODUCT, TILES).detail
+    verdict = judge(PRODUCT, wrong)
+    assert (verdict.status, verdict.case) == (Status.WRONG, "main")
 
 
 def test_a_task_whose_sizes_cannot_be_made_smaller_is_checked_at_the_timed_shape(judge: Judge) -> None:
@@ -254,3 +338,96 @@ def test_rows_that_lie_apart_do_so_in_every_battery(judge: Judge) -> None:
     verdict = judge(task, padded)
     assert verdict.status is Status.CHECKED, verdict.detail
     assert len({r.inputs for r in verdict.cases}) > 5
+
+
+TWICE = """
+import ctypes, os, torch
+ROWS = 64
+class Model(torch.nn.Module):
+    calls = 0
+    def forward(self, x):
+        Model.calls += 1
+        FORWARD
+        return x * 2
+def get_inputs():
+    INPUTS
+    return [torch.randn(ROWS, 64)]
+"""
+TWICE_KERNEL = """
+@triton.jit
+def twice(x, y, N: tl.constexpr):
+    i = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(y + i, tl.load(x + i) * 2)
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        twice[(x.shape[0],)](x, y, 64)
+        return y
+"""
+
+
+@pytest.mark.parametrize("place", ["FORWARD", "INPUTS"])
+def test_a_task_that_exits_is_a_task_s_error_and_the_judge_lives_on(
+    machine: Machine, tmp_path: Path, place: str
+) -> None:
+    path = tmp_path / "task.py"
+    path.write_text(TWICE.replace(place, "os._exit(3)").replace("FORWARD", "pass").replace("INPUTS", "pass"))
+    with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
+        for _ in range(2):
+            opened = decode(Opened, ask_judge(judge, "task", Open("task", str(path))).body)
+            assert opened.problem is not None
+            assert f"{path}, line" in opened.problem
+            assert "os._exit(3)" in opened.problem
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [("ctypes.string_at(0)", "SIGSEGV"), ("os.kill(os.getpid(), 9)", "SIGKILL"), ("os.abort()", "SIGABRT")],
+)
+def test_a_task_that_ends_the_judge_s_process_is_named_in_the_error(judge: Judge, end: str, how: str) -> None:
+    task = TWICE.replace("FORWARD", f"if x.abs().max() > 30: {end}").replace("INPUTS", "pass")  # no input of its own
+    task = task.replace("ROWS = 64", "ROWS = 64\nINPUTS = {'x': 'any'}")
+    with pytest.raises(TaskError, match=rf"task task: its own code ended the process .* killed by {how}"):
+        judge(task, TWICE_KERNEL)
+
+
+@pytest.mark.parametrize("place", ["FORWARD", "INPUTS"])
+def test_a_task_that_fails_after_it_was_described_costs_a_verdict_and_not_the_judge(
+    machine: Machine, tmp_path: Path, place: str
+) -> None:
+    path, broken = tmp_path / "task.py", tmp_path / "broken"
+    fails = f"1 / (not os.path.exists({str(broken)!r}))"
+    path.write_text(TWICE.replace(place, fails).replace("FORWARD", "pass").replace("INPUTS", "pass"))
+    with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
+        opened = decode(Opened, ask_judge(judge, "task", Open("task", str(path))).body)
+        assert opened.task is not None
+        update = Updater(opened.task, "sm_90", machine.tracer, machine.compiler).update(HEADER + TWICE_KERNEL)
+        bench = CpuBench(opened.task, judge, machine.interpreter)
+        broken.touch()
+        failed = bench.bench(update)
+        assert failed.status is Status.UNCHECKED
+        assert "the task's own code failed" in failed.detail
+        assert "ZeroDivisionError" in failed.detail
+        broken.unlink()
+        assert bench.bench(update).status is Status.CHECKED
+
+
+@pytest.mark.timeout(0)  # which takes the one alarm that a process has
+def test_what_takes_too_long_to_be_computed_is_a_reason_and_not_the_end_of_the_judge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, slow = tmp_path / "task.py", tmp_path / "slow"
+    path.write_text(
+        TWICE.replace("FORWARD", f"import time; time.sleep(9.0 * os.path.exists({str(slow)!r}))").replace(
+            "INPUTS", "pass"
+        )
+    )
+    judge = cpu_judge.CpuJudge()
+    judge.open(Open("task", str(path)))
+    monkeypatch.setattr(cpu_judge, "ANSWER_LIMIT_S", 0.5)
+    slow.touch()
+    began_s = time.monotonic()
+    assert "takes longer than 0.5 s" in judge.new_inputs(NewInputs("main", "scaled", "0" * 64))[0].problem
+    assert time.monotonic() - began_s < 5.0
+    slow.unlink()
+    assert judge.new_inputs(NewInputs("main", "own", "0" * 64))[0].names == ("input:0",)

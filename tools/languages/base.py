@@ -6,6 +6,7 @@ one of them has (Triton, numpy) is imported there.
 """
 
 import importlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -103,9 +104,11 @@ class Language(Protocol):
         values: Sequence[Any],
         launch: Launch,
         programs: Sequence[int] | None = None,
-    ) -> None:
+        until_s: float = math.inf,
+    ) -> bool:
         """In the interpreter: run it on the CPU, or those of its programs; `values` are numbers, Pointer and
-        DescriptorValue. Raises NotInterpreted."""
+        DescriptorValue. Programs that write no element twice may be stopped after `until_s` (by time.monotonic).
+        Returns whether they ran to their end. Raises NotInterpreted."""
 
 
 @cache

@@ -7,6 +7,7 @@ have been is known elsewhere.
 
 import math
 import secrets
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,14 +17,19 @@ import torch
 from kerneltune.tools.languages.base import NotInterpreted, language, launch_effects
 from kerneltune.tools.languages.triton import ttir
 from kerneltune.tools.replay.replay import Replay, TensorDescriptor, gather_outputs
+from kerneltune.tools.replay.shared_memory import mapped
 from kerneltune.tools.sandbox import wire
+from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import UNCHECKABLE, InterpretReply, InterpretRequest
 from kerneltune.tools.schema.plan import (
     EMPTY,
-    Aten,
+    FILLS,
+    NO_OPS,
     Kernel,
     Launch,
     Plan,
+    Step,
+    TensorRef,
     base_name,
     tensor_refs,
 )
@@ -37,21 +43,60 @@ _OWN_NAMES = {
 
 
 class InterpreterLauncher:
-    """Launches kernels in the interpreters of their languages; of a launch of more than `most_programs` (0: no limit) a
-    sample, of which `ran` and `programs` tell."""
-
-    def __init__(self, most_programs: int = 0) -> None:
-        self._most, self.ran, self.programs = most_programs, 0, 0
+    """Launches kernels in the interpreters of their languages."""
 
     def launch(
         self, kernel_index: int, kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Any], launch: Launch
     ) -> None:
         """Run every program, or block, of the grid. Raises NotInterpreted."""
-        values = [_argument(i, a) for i, a in enumerate(args)]
-        chosen = sample(grid, self._most) if 0 < self._most < math.prod(grid) else None
-        language(kernel.language).interpret(kernel, grid, values, launch, chosen)
-        self.ran += math.prod(grid) if chosen is None else len(chosen)
-        self.programs += math.prod(grid)
+        language(kernel.language).interpret(kernel, grid, [_argument(i, a) for i, a in enumerate(args)], launch)
+
+
+_AT_ONCE = 2  # programs of a sample, between two looks at the clock
+
+
+class _SampleLauncher:
+    """Runs some programs of those launches of a plan that read nothing another program writes; `writes` has the byte
+    offsets of what they wrote, with the size of the elements, by the address of the memory."""
+
+    def __init__(self, request: InterpretRequest) -> None:
+        self._most, self._until_s = request.most_programs, time.monotonic() + request.sample_s
+        self._left_out, self.known = _independent(request.plan)
+        self.ran, self.programs, self.in_part = 0, 0, False
+        self.writes: dict[int, list[tuple[Any, int]]] = {}
+
+    def launch(
+        self, kernel_index: int, kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Any], launch: Launch
+    ) -> None:
+        """Run a sample of the grid: the first few in any case, others while there is time. Raises NotInterpreted."""
+        if id(launch) in self._left_out:
+            return
+        values = [_argument(i, a, self.writes) for i, a in enumerate(args)]
+        total = math.prod(grid)
+        chosen = sample(grid, self._most) if self._most < total else list(range(total))
+        self.programs += total
+        for at in range(0, len(chosen), _AT_ONCE):
+            if at and time.monotonic() > self._until_s:
+                break
+            some = chosen[at : at + _AT_ONCE]
+            ended = language(kernel.language).interpret(kernel, grid, values, launch, some, self._until_s)
+            self.ran, self.in_part = self.ran + len(some), self.in_part or not ended
+
+    def written(self, replay: Replay, ref: TensorRef) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Numbers of the elements of an output that were written, ascending, and their bytes."""
+        view = replay.view(ref)
+        found = self.writes.get(view.untyped_storage().data_ptr(), []) if ref.storage in self.known else []
+        if not found:
+            return np.empty(0, np.int64), np.empty(0, np.uint8)
+        if not view.is_contiguous():
+            raise NotInterpreted("its outputs are not row-major", UNCHECKABLE)
+        size = view.element_size()
+        offsets = [(at[:, None] + np.arange(0, width, min(size, width))).reshape(-1) for at, width in found]
+        elements = np.sort(np.concatenate(offsets) // size) - view.storage_offset()  # np.unique: 5 s for 2 million
+        distinct = np.diff(elements, prepend=-1) != 0
+        elements = elements[distinct & (elements >= 0) & (elements < view.numel())]
+        raw = view.reshape(-1).view(torch.uint8).numpy().reshape(-1, size)
+        return elements, raw[elements].reshape(-1)
 
 
 def sample(grid: tuple[int, int, int], most: int) -> list[int]:
@@ -61,33 +106,52 @@ def sample(grid: tuple[int, int, int], most: int) -> list[int]:
     chosen = dict.fromkeys(ends[:most])
     while len(chosen) < most:
         chosen[secrets.randbelow(total)] = None
-    return sorted(chosen)
+    return list(chosen)
 
 
-def _why_not_sampled(plan: Plan) -> str:
-    """Why some programs of a plan say nothing of what the others would; "" where they do."""
-    empty = [step for step in plan.run if isinstance(step, Aten) and base_name(step.op) in EMPTY]
-    made = {ref.storage for step in empty for ref in step.outs if ref is not None}
-    read, written = set[int](), set[int]()
-    for launch in (step for step in plan.run if isinstance(step, Launch)):
-        for ref, effect in launch_effects(launch, plan.kernels):
-            read |= {ref.storage} if effect.reads else set()
-            written |= {ref.storage} if effect.writes else set()
-    if read & written:
-        return "its programs read what others may have written"
-    if any(isinstance(step, Aten) and step.library for step in plan.run):
-        return "library operators follow from its launches, or these from them"
-    if not {ref.storage for ref in tensor_refs(plan.outputs)} <= made:
-        return "its outputs hold something before its launches"
-    return ""
+def _independent(plan: Plan) -> tuple[set[int], set[int]]:
+    """Of a plan's run, the launches (by id) whose programs read what others may have written, and the storages of
+    which all that is written comes from the other launches. Raises NotInterpreted where a sample says nothing."""
+    left_out, known, unknown = set[int](), set[int](), set[int]()
+    for step in plan.run:
+        reads, writes = _touched(step, plan.kernels)
+        if isinstance(step, Launch):
+            depends = bool(reads & (known | unknown | writes))
+            left_out |= {id(step)} if depends else set()
+            (unknown if depends else known).update(writes)
+        elif step.library:
+            raise NotInterpreted("library operators follow from its launches, or these from them", UNCHECKABLE)
+        elif reads & (known | unknown) or writes & known:
+            unknown |= writes
+    known -= unknown
+    if not known & {ref.storage for ref in tensor_refs(plan.outputs)}:
+        raise NotInterpreted("its programs read what others may have written", UNCHECKABLE)
+    return left_out, known
 
 
-def _argument(index: int, value: Any) -> Any:
+def _touched(step: Step, kernels: Sequence[Kernel]) -> tuple[set[int], set[int]]:
+    """Storages that a step reads and writes."""
+    if not isinstance(step, Launch):
+        made = {ref.storage for ref in step.outs if ref is not None}
+        if base_name(step.op) in NO_OPS or base_name(step.op) in EMPTY or base_name(step.op) in FILLS:
+            return set(), set() if base_name(step.op) in NO_OPS else made
+        return {ref.storage for ref in tensor_refs([list(step.args), dict(step.kwargs)])}, made
+    reads, writes = set[int](), set[int]()
+    for ref, effect in launch_effects(step, kernels):
+        reads |= {ref.storage} if effect.reads else set()
+        writes |= {ref.storage} if effect.writes else set()
+    return reads, writes
+
+
+_Writes = dict[int, list[tuple[Any, int]]]
+
+
+def _argument(index: int, value: Any, writes: _Writes | None = None) -> Any:
     if isinstance(value, torch.Tensor):
-        return _pointer(value, f"argument {index}")
+        return _pointer(value, f"argument {index}", writes)
     if isinstance(value, TensorDescriptor):
         shape, strides = tuple(value.tensor.shape), tuple(value.tensor.stride())
-        pointer = _pointer(value.tensor, f"argument {index}")
+        pointer = _pointer(value.tensor, f"argument {index}", writes)
         return ttir.DescriptorValue(
             pointer, shape, strides, value.block_shape, _ttir_name(value.tensor.dtype), value.padding
         )
@@ -101,10 +165,11 @@ def _ttir_name(dtype: torch.dtype) -> str:
     return f"{'f' if dtype.is_floating_point else 'i'}{dtype.itemsize * 8}"
 
 
-def _pointer(tensor: torch.Tensor, name: str) -> Any:
+def _pointer(tensor: torch.Tensor, name: str, writes: _Writes | None) -> Any:
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=torch.uint8).set_(storage)
-    return ttir.Pointer(whole.numpy(), int(tensor.storage_offset()) * tensor.element_size(), name)
+    added = None if writes is None else writes.setdefault(storage.data_ptr(), [])
+    return ttir.Pointer(whole.numpy(), int(tensor.storage_offset()) * tensor.element_size(), name, added)
 
 
 _CHANGES = (
@@ -121,29 +186,55 @@ def main(channel: Any) -> None:
     wire.serve(channel, {InterpretRequest: interpret})
 
 
-def interpret(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[InterpretReply, list[Any]]:
+def interpret(
+    request: InterpretRequest, blobs: Sequence[bytes], fds: Sequence[int] = ()
+) -> tuple[InterpretReply, list[Any]]:
     """Replay once and return the outputs' bytes; a plan that cannot be replayed is a reply, not an exception."""
-    if request.most_programs and (why := _why_not_sampled(request.plan)):
-        return InterpretReply(problem=UNCHECKABLE, detail=why), []
-    launcher = InterpreterLauncher(request.most_programs)
-    storages = {n: torch.frombuffer(bytearray(b), dtype=torch.uint8) for n, b in zip(request.names, blobs, strict=True)}
     try:
-        replay = Replay(request.plan, "cpu", launcher, storages)
-        replay.prepare()
-        leaves: list[np.ndarray[Any, Any]] = []
-        outputs = gather_outputs(replay.run(), leaves)
-        leaves = [leaf.copy() for leaf in leaves]
-        if (second := replay.again()) is not None and not _are(leaves, second):
-            return InterpretReply(problem="changes", detail=_CHANGES), []
+        return _sampled(request, fds[0]) if request.most_programs else _replayed(request, blobs)
     except NotInterpreted as error:
         return InterpretReply(problem=error.problem, detail=str(error)), []
     except (MemoryError, RuntimeError, ValueError, TypeError, KeyError) as error:
         return InterpretReply(problem="failed", detail=f"{type(error).__name__}: {error}"), []
+
+
+def _replayed(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[InterpretReply, list[Any]]:
+    storages = {n: torch.frombuffer(bytearray(b), dtype=torch.uint8) for n, b in zip(request.names, blobs, strict=True)}
+    replay = Replay(request.plan, "cpu", InterpreterLauncher(), storages)
+    replay.prepare()
+    leaves: list[np.ndarray[Any, Any]] = []
+    outputs = gather_outputs(replay.run(), leaves)
+    leaves = [leaf.copy() for leaf in leaves]
+    if (second := replay.again()) is not None and not _are(leaves, second):
+        return InterpretReply(problem="changes", detail=_CHANGES), []
     if harmed := next((n for n, b in zip(request.names, blobs, strict=True) if storages[n].numpy().data != b), None):
         kind, _, name = harmed.partition(":")
         words = f"its {kind} {name}" if kind == "input" else f"its parameter or buffer {name!r}"
         return InterpretReply(problem="overwrites", detail=f"{words}; write results to memory of your own"), []
-    return InterpretReply(outputs=outputs, ran=launcher.ran, programs=launcher.programs), leaves
+    return InterpretReply(outputs=outputs), leaves
+
+
+def _sampled(request: InterpretRequest, fd: int) -> tuple[InterpretReply, list[Any]]:
+    """The same for some programs at a shape whose outputs nobody could hold: pages that nobody writes take none."""
+    launcher = _SampleLauncher(request)
+    storages = {part.name: torch.from_numpy(mapped(fd, part)) for part in request.parts}
+    replay = Replay(request.plan, "cpu", launcher, storages, allocate=_untouched, poisons=False)
+    replay.prepare()
+    for step in request.plan.run:
+        replay.run_step(step)
+    leaves: list[np.ndarray[Any, Any]] = []
+
+    def leaf(ref: TensorRef) -> Json:
+        leaves.extend(launcher.written(replay, ref))
+        return {"$blob": len(leaves) - 2, "dtype": ref.dtype, "shape": list(ref.shape)}
+
+    outputs = [leaf(ref) for ref in tensor_refs(request.plan.outputs)]
+    ran, programs = launcher.ran, launcher.programs
+    return InterpretReply(outputs=outputs, ran=ran, programs=programs, in_part=launcher.in_part), leaves
+
+
+def _untouched(nbytes: int) -> torch.Tensor:
+    return torch.from_numpy(np.zeros(nbytes, np.uint8))  # torch's own zeros are written
 
 
 def _are(leaves: Sequence[np.ndarray[Any, Any]], outputs: Any) -> bool:

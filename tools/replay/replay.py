@@ -167,7 +167,8 @@ class Replay:
 
     `storages` maps "input:<name>" and "state:<name>" to flat uint8 tensors on `device`. `bound` may pin scratch
     storages (by id) to memory of the caller, who then reads the outputs there. `allocate` makes flat uint8 tensors.
-    `ready` are constants and prepared storages of another replay of the same plan, which `shareable` gives.
+    `ready` are constants and prepared storages of another replay of the same plan, which `shareable` gives. Without
+    `poisons` what is allocated stays as `allocate` made it.
     """
 
     def __init__(
@@ -180,7 +181,9 @@ class Replay:
         bound: Mapping[int, torch.Tensor] | None = None,
         allocate: Allocate | None = None,
         ready: Mapping[int, torch.Tensor] | None = None,
+        poisons: bool = True,
     ) -> None:
+        self._poisons = poisons
         self.plan, self.device, self._launcher = plan, device, launcher
         self._allocate = allocate or (lambda n: torch.empty(n, dtype=torch.uint8, device=device))
         self._by_id = {s.id: s for s in plan.storages}
@@ -304,7 +307,8 @@ class Replay:
         if ref is not None and ref.storage not in self._flat:
             self._make(ref)
             self._empty.add(ref.storage)
-            poison(self._flat[ref.storage], self.turn)
+            if self._poisons:
+                poison(self._flat[ref.storage], self.turn)
 
     def _make(self, ref: TensorRef) -> torch.Tensor:
         if ref.storage not in self._flat:

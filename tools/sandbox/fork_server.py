@@ -16,7 +16,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,12 @@ class Channel:
     def receive(self, timeout_s: float | None = None) -> wire.WireMessage:
         """The next message. Raises wire.WireError when the supervisor is gone, TimeoutError after `timeout_s`."""
         self._sock.settimeout(timeout_s)
-        return wire.receive(self._sock)
+        return wire.receive(self._sock, max_fds=1)
 
-    def send(self, body: dict[str, Json], blobs: list[Any] | None = None) -> None:
+    def send(self, body: dict[str, Json], blobs: list[Any] | None = None, fds: Sequence[int] = ()) -> None:
         """Answer."""
         self._sock.settimeout(None)
-        wire.send(self._sock, body, blobs)
+        wire.send(self._sock, body, blobs, fds)
 
     @property
     def control(self) -> socket.socket:

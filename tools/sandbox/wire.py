@@ -116,24 +116,25 @@ class Endpoint(Protocol):
 
     def receive(self) -> WireMessage: ...
 
-    def send(self, body: dict[str, Json], blobs: list[Any] | None = None) -> None: ...
+    def send(self, body: dict[str, Json], blobs: list[Any] | None = None, fds: Sequence[int] = ()) -> None: ...
 
 
 def serve(
     channel: Endpoint,
-    handlers: Mapping[type[Any], Callable[[Any, list[bytes]], Any]],
+    handlers: Mapping[type[Any], Callable[..., Any]],
     afterwards: Callable[[Any], None] = lambda _: None,
 ) -> NoReturn:
-    """Answer requests by their type until the other side closes, which ends the worker. A handler takes a request and
-    its blobs, and returns the answer, or (answer, blobs). `afterwards` is called with each request that was
-    answered."""
+    """Answer requests by their type until the other side closes, which ends the worker. A handler takes a request,
+    its blobs and the descriptors that came along, if any did, and returns the answer, (answer, blobs) or (answer,
+    blobs, descriptors). `afterwards` is called with each request that was answered."""
     requests: Any = functools.reduce(operator.or_, handlers)
     while True:
         message = channel.receive()
         request = decode(requests, message.body)
-        answer = handlers[type(request)](request, message.blobs)
-        reply, blobs = answer if isinstance(answer, tuple) else (answer, [])
-        channel.send(encode(reply), list(blobs))
+        answer = handlers[type(request)](request, message.blobs, *([message.fds] if message.fds else []))
+        reply, blobs, *fds = answer if isinstance(answer, tuple) else (answer, [])
+        message.close()
+        channel.send(encode(reply), list(blobs), *fds)
         afterwards(request)
 
 

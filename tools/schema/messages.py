@@ -216,26 +216,41 @@ UNCHECKABLE = "uncheckable"
 
 
 @dataclass(frozen=True)
+class MemoryPart:
+    """Where a tensor lies in a memory that processes share: its `nbytes` repeat the `period` bytes from `offset`."""
+
+    name: str
+    offset: int
+    nbytes: int
+    period: int
+
+
+@dataclass(frozen=True)
 class InterpretRequest:
-    """A plan to replay; `names` label the blobs: "input:0", "state:weight". `most_programs`: where a launch has more,
-    so many of them are run (0: all), and what they do not write stays 0xFF."""
+    """A plan to replay; `names` label the blobs: "input:0", "state:weight". Of a sample nothing is a blob: its inputs
+    are `parts` of a memory whose descriptor comes along; so many programs of each launch are run as `most_programs`
+    says (0: all), further ones only within `sample_s`."""
 
     plan: Plan
     names: tuple[str, ...]
     repeats: int = 1
     most_programs: int = 0
+    parts: tuple[MemoryPart, ...] = ()
+    sample_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class InterpretReply:
-    """`outputs` is the tree with {"$blob": index, dtype, shape} leaves; or why there is none. `ran` of `programs`
-    programs of a launch were run, where that was not all."""
+    """`outputs` is the tree with {"$blob": index, dtype, shape} leaves; or why there is none. Of a sample two blobs
+    belong to a leaf: numbers of the elements that were written, and those; `ran` of `programs` programs were run,
+    `in_part` where they were stopped."""
 
     outputs: Json = None
     problem: str | None = None  # "uncheckable", "out_of_bounds", "overwrites", "step_limit", "failed" …
     detail: str = ""
     ran: int = 0
     programs: int = 0
+    in_part: bool = False
 
 
 BASELINES = ("eager", "compile", "compile-max")
@@ -300,31 +315,39 @@ class Opened:
     kind: Literal["opened"] = "opened"
 
 
+ANSWER_LIMIT_S = 60.0  # that the CPU judge may take for the inputs of one battery, or for their answer
+
+
 @dataclass(frozen=True)
 class NewInputs:
-    """Draw inputs for a frozen plan: the seed depends on the plan's hash and the judge's secret."""
+    """Draw inputs for a frozen plan: the seed depends on the plan's hash and the judge's secret. Those for a sample of
+    programs are drawn once a session."""
 
     case: str
     battery: str
     plan_sha256: str
+    sampled: bool = False
     kind: Literal["new_inputs"] = "new_inputs"
 
 
 @dataclass(frozen=True)
 class PreparedInputs:
-    """Names of the blobs that follow ("input:0", "state:weight"); None of them when the battery does not apply, or is
-    left out because the memory is `short`."""
+    """Names of the blobs that follow ("input:0", "state:weight"); None of them when the battery does not apply, is
+    left out because the memory is `short`, or the task's own code fails, as the `problem` says. Of a sample not blobs
+    follow but the descriptor of a memory, and where in it each lies."""
 
     names: tuple[str, ...]
     applies: bool = True
     short: bool = False
+    problem: str = ""
+    parts: tuple[MemoryPart, ...] = ()
     kind: Literal["prepared_inputs"] = "prepared_inputs"
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Judge outputs: the tree has {"$blob": i, "dtype", "shape"} leaves; the blobs follow. `sampled`: elements whose
-    bytes are all 0xFF were not written, and are not compared."""
+    """Judge outputs: the tree has {"$blob": i, "dtype", "shape"} leaves; the blobs follow. `sampled`: as a sample's
+    reply has them."""
 
     case: str
     battery: str
@@ -337,7 +360,7 @@ class Compare:
 @dataclass(frozen=True)
 class ComparisonReply:
     """The result of a comparison, and the seed that its inputs were drawn from, which is no secret any more. Of a
-    sample, how many elements were `compared`; `problem` says why none could be."""
+    sample, how many elements were `compared`. `problem` says why nothing could be."""
 
     result: CaseResult
     seed: int = 0
@@ -375,6 +398,14 @@ class Ready:
     gpu: dict[str, Json] = field(default_factory=dict)
     problem: str | None = None
     kind: Literal["ready"] = "ready"
+
+
+@dataclass(frozen=True)
+class TaskEnded:
+    """Instead of an answer: the task's own code has left the judge unable to give another, and why."""
+
+    problem: str
+    kind: Literal["task_ended"] = "task_ended"
 
 
 @dataclass(frozen=True)
@@ -499,4 +530,4 @@ class GpuTaken:
 
 
 SupervisorMessage = OpenTask | Warm | ScreenVariants | BenchRequest | Resolve
-JudgeMessage = Ready | Baselines | Screened | BenchReply | Resolved | NeedRunner | EndRunner | GpuTaken
+JudgeMessage = Ready | Baselines | Screened | BenchReply | Resolved | NeedRunner | EndRunner | GpuTaken | TaskEnded

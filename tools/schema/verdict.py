@@ -310,6 +310,11 @@ class Verdict:
         return not _OF_MEMORY.isdisjoint(self.limitations)
 
 
+def task_failed(why: str) -> Verdict:
+    """The verdict on a candidate while the task's own code fails, on inputs that it was not described with."""
+    return Verdict(Status.UNCHECKED, f"compiled; the task's own code failed: {why}")
+
+
 NOT_IN_FULL = "not_in_full"  # the entry of a receipt's evidence that lists the limitations
 
 

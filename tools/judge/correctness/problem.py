@@ -172,7 +172,7 @@ class Lengths(contextlib.ExitStack):
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     adds = False  # whether an operator ran that may add something up
-    operators = 0
+    operators: int = 0
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -598,6 +598,8 @@ class LoadedCase(ReferenceModel):
         return differences(*(map_tensors(widened, values) for values in (native, self.native(zeros))))
 
     def _noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int, longest: int) -> "_Noise":
+        if not samples:  # of an expectation that asks for none
+            return _Noise()
         if not answer.exact:
             return _Noise(limitations=(answer.limitation,) if answer.limitation else ())
         if slow := self.slow:

@@ -20,7 +20,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
@@ -183,42 +183,67 @@ def placed(model: nn.Module, device: str) -> nn.Module:
 
 
 class Overdue(BaseException):
-    """Code of a task runs for too long. Not an Exception: it might catch those."""
+    """Code of a task runs for longer than it may. Not an Exception: it might catch those."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"takes longer than {limit_s:g} s")
 
 
 @contextlib.contextmanager
-def _limited(limit_s: float) -> Iterator[None]:
-    """Raise Overdue in the block after so many seconds: in the main thread, and where nobody else has set the alarm."""
+def limited(limit_s: float) -> Iterator[bool]:
+    """Raise Overdue in the block after so many seconds: in the main thread, and where nobody else has set the alarm.
+    Yields whether it is set here."""
     free = threading.current_thread() is threading.main_thread() and not signal.getitimer(signal.ITIMER_REAL)[0]
     if not free or limit_s == math.inf:
-        yield
+        yield False
         return
 
     def ring(_signal: int, _frame: types.FrameType | None) -> None:
-        raise Overdue
+        raise Overdue(limit_s)
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
-        yield
+        yield True
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+_end_process = os._exit
+
+
+@contextlib.contextmanager
+def _staying() -> Iterator[None]:
+    """Make `os._exit` in the block an error of whoever calls it, as sys.exit is."""
+
+    def refuse(status: int) -> NoReturn:
+        raise SystemExit(f"os._exit({status})")
+
+    before = os._exit
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = before
 
 
 @contextlib.contextmanager
 def blame(task: TaskFile, what: str, *, limit_s: float = LONGEST_CALL_S) -> Iterator[None]:
     """Swallow what the task's code prints and warns; turn what it raises, and that it does not end, into one line with
     its place in the file: TaskError, and OutOfMemory where the memory ran out. A process that it forks ends here."""
-    process = os.getpid()
+    process, ours = os.getpid(), False
     try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), _limited(limit_s):
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), limited(limit_s) as ours, _staying():
             warnings.simplefilter("ignore")
             yield
     except TaskError:
         raise
     except Overdue as error:
-        raise TaskError(f"{task.path}{_place(task, error)}: {what} takes longer than {limit_s:g} s") from error
+        error.args = (f"{task.path}{_place(task, error)}: {what} {error}",)
+        if ours:
+            raise TaskError(str(error)) from error
+        raise  # the limit is that of more than this call
     except (Exception, SystemExit) as error:  # a person's file may raise anything
         text = (str(error).strip().splitlines() or [""])[0]
         place = _place(task, error)
@@ -228,7 +253,7 @@ def blame(task: TaskFile, what: str, *, limit_s: float = LONGEST_CALL_S) -> Iter
         raise TaskError(message) from error
     finally:
         if os.getpid() != process:
-            os._exit(0)  # as a second judge on the same socket it would answer for us
+            _end_process(0)  # as a second judge on the same socket it would answer for us
 
 
 def _place(task: TaskFile, error: BaseException) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from kerneltune.tools.backends import device_backend
+from kerneltune.tools.backends import device_backend, gpu_info
 from kerneltune.tools.backends.base import Backend, CompiledImage, DeviceError, GpuLock, SharedBuffer
 from kerneltune.tools.judge.correctness.problem import expanded
 from kerneltune.tools.judge.correctness.reference_model import free_cached
@@ -54,11 +54,12 @@ from kerneltune.tools.schema.messages import (
     Rules,
     Screened,
     ScreenVariants,
+    TaskEnded,
     Warm,
 )
 from kerneltune.tools.schema.plan import Plan, plan_hash
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import Cause, Status, Tier, Verdict
+from kerneltune.tools.schema.verdict import Cause, Status, Tier, Verdict, task_failed
 from kerneltune.tools.task.load import SMALL, TaskFile, find_task, with_small
 
 _TELL_AGAIN_S = 30.0  # that the GPU is taken: the supervisor's patience with a silent judge is bounded
@@ -232,6 +233,7 @@ class JudgeSession:
         except TaskError as error:
             return Baselines(problem=str(error))
         except (torch.OutOfMemoryError, DeviceError) as error:
+            self._require_gpu()
             return Baselines(problem=f"the timed case does not fit this GPU's memory beside its baselines: {error}")
         return Baselines(
             dict(setup.times_us),
@@ -334,10 +336,22 @@ class JudgeSession:
                 first = _first_line(error)
             except TaskError as error:  # of a reference that ran before, on other inputs
                 self._link.distrust("the task's own code failed")
-                return Verdict(Status.UNCHECKED, f"compiled; the task's own code failed: {_first_line(error)}")
+                self._require_gpu(error)
+                return task_failed(_first_line(error))
             self._make_room()
+        self._require_gpu()
         detail = f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}"
         return Verdict(Status.UNCHECKED, detail, cause=Cause.MEMORY)
+
+    def _require_gpu(self, failure: TaskError | None = None) -> None:
+        """Let this process end where CUDA works in it no longer: after an assertion on the device nothing does. Where
+        the GPU is still there, it was the task's code that failed."""
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            if failure is not None and gpu_info() is not None:
+                self._tell(TaskEnded(f"its own code ended CUDA in the judge's process: {_first_line(failure)}"))
+            raise
 
     def _make_room(self) -> None:
         """Free what can be had again. Not while the error is at hand: the frames that it came through hold what

@@ -126,7 +126,8 @@ class PtxLanguage:
         values: Sequence[Any],
         launch: Launch,
         programs: Sequence[int] | None = None,
-    ) -> None:
+        until_s: float = math.inf,
+    ) -> bool:
         if programs is not None:
             raise NotInterpreted("blocks of PTX are emulated all together", UNCHECKABLE)
         from kerneltune.tools.languages.ptx import sim
@@ -157,6 +158,7 @@ class PtxLanguage:
             if problem := problems.get(type(error)):
                 raise NotInterpreted(str(error), problem) from error
             raise NotInterpreted(f"{type(error).__name__}: {error}") from error
+        return True
 
 
 LANGUAGE = PtxLanguage()

@@ -10,6 +10,7 @@ from there.
 import contextlib
 import hashlib
 import io
+import math
 import re
 import time
 import traceback
@@ -158,19 +159,32 @@ class TritonLanguage:
         values: Sequence[Any],
         launch: Launch,
         programs: Sequence[int] | None = None,
-    ) -> None:
+        until_s: float = math.inf,
+    ) -> bool:
         try:
             module = _parsed(kernel.text)
             if programs is not None and ttir.may_wait(module):
                 raise ttir.UnsupportedOp("a sample of programs that wait for each other")
-            ttir.run(module, grid, values, max_ops=MAX_OPS, programs=programs, cooperative=launch.cooperative)
+            ttir.run(
+                module, grid, values, max_ops=MAX_OPS, programs=programs, cooperative=launch.cooperative,
+                until_s=until_s if _stores_once(kernel, self.effects(kernel)) else math.inf,
+            )  # fmt: skip
+        except ttir.OutOfTime:
+            return False
         except ttir.InterpreterError as error:
             if problem := _PROBLEMS.get(type(error)):
                 raise NotInterpreted(str(error), problem) from error
             raise NotInterpreted(f"{type(error).__name__}: {error}") from error
+        return True
 
 
 LANGUAGE = TritonLanguage()
+
+
+def _stores_once(kernel: Kernel, effects: Sequence[ArgEffect]) -> bool:
+    """Whether no store can overwrite what another has written: there is one for each argument that is written."""
+    stores = len(re.findall(r"\btt\.(?:store|descriptor_store)\b", kernel.text))
+    return stores == sum(effect.writes for effect in effects)
 
 
 @lru_cache(maxsize=64)

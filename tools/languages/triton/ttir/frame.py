@@ -9,6 +9,8 @@ Control flow (scf.*, branches, calls) runs programs that disagree on a condition
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -20,6 +22,7 @@ from kerneltune.tools.languages.triton.ttir.ir import (
     Func,
     InterpreterError,
     Op,
+    OutOfTime,
     Region,
     StepLimit,
     TtirBlock,
@@ -43,6 +46,9 @@ Results: TypeAlias = "Array | Sequence[Array] | None"
 Handler: TypeAlias = "Callable[[Frame, Op, list[Array]], Results]"
 
 
+_LOOK_EVERY = 16  # ops, at the clock
+
+
 @dataclass
 class KernelExecution:
     """What all frames of one launch share."""
@@ -51,6 +57,7 @@ class KernelExecution:
     handlers: Mapping[str, Handler]
     grid: tuple[int, int, int]
     max_ops: int
+    until_s: float = math.inf
     space: AddressSpace = field(default_factory=AddressSpace)
     used: frozenset[str] = frozenset()
     side_by_side: SideBySide | None = None
@@ -61,6 +68,8 @@ class KernelExecution:
         self.ops += 1
         if self.ops > self.max_ops:
             raise StepLimit(f"more than {self.max_ops} ops executed")
+        if self.ops % _LOOK_EVERY == 0 and self.space.written and time.monotonic() > self.until_s:
+            raise OutOfTime
 
     def wait(self) -> None:
         """Let other programs work, where they may be what a loop waits for."""

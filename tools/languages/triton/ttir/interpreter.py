@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -81,14 +82,16 @@ def run(
     max_ops: int = 50_000_000,
     programs: Sequence[int] | None = None,
     cooperative: bool = False,
+    until_s: float = math.inf,
 ) -> RunStats:
     """Executes the module's kernel on `args`, writing through its pointers.
 
     `args` follow the kernel's arguments, with one `Descriptor` for each host-made tensor descriptor: the shape and
     stride scalars that Triton appends to it are filled in. `programs` limits the run to some linear program ids (x is
-    the fastest to change). `cooperative`: all of them run side by side, so that each may wait for any other.
+    the fastest to change). `cooperative`: all of them run side by side, so that each may wait for any other. After
+    `until_s` (by time.monotonic) a run that has written something ends with OutOfTime.
     """
-    machine = KernelExecution(module, HANDLERS, grid, max_ops)
+    machine = KernelExecution(module, HANDLERS, grid, max_ops, until_s)
     machine.used = frozenset().union(*(func.used for func in module.funcs.values()))
     kernel = module.kernel
     with np.errstate(all="ignore"):

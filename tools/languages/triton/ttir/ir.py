@@ -48,6 +48,10 @@ class StepLimit(InterpreterError):
     """Too many executed operations, or calls nested too deeply: very likely a loop that does not end."""
 
 
+class OutOfTime(InterpreterError):
+    """It was to be stopped by now."""
+
+
 class AssertFailed(InterpreterError):
     """The kernel itself says that something is wrong: a device-side assertion, or trap."""
 

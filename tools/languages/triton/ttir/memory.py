@@ -19,11 +19,13 @@ SHIFT = 40
 
 @dataclass(frozen=True)
 class Pointer:
-    """An argument that points `offset` bytes into `buffer`, a 1-D uint8 array shared with the caller."""
+    """An argument that points `offset` bytes into `buffer`, a 1-D uint8 array shared with the caller. Where what is
+    written to it is added to `writes`: byte offsets in `buffer`, and the size of the elements there."""
 
     buffer: Array
     offset: int
     name: str
+    writes: list[tuple[Array, int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class MemoryRegion:
     base: int
     buffer: Array
     views: dict[np.dtype[Any], Array] = field(default_factory=dict)
+    writes: list[tuple[Array, int]] | None = None
 
     def holds(self, low: int, high: int, size: int) -> bool:
         return self.base <= low and high + size <= self.base + len(self.buffer)
@@ -75,6 +78,8 @@ class MemoryRegion:
         return self.buffer[wide].view(dtype)[..., 0]
 
     def write(self, address: Array, raw: Array) -> None:
+        if self.writes is not None:
+            self.writes.append(((address - self.base).reshape(-1), raw.dtype.itemsize))
         index = self.index(address, raw.dtype)
         if index is not None:
             self.view(raw.dtype)[index] = raw
@@ -85,10 +90,11 @@ class MemoryRegion:
 
 class AddressSpace:
     """All regions of one launch. Addresses given to `read` and `write` are those of active lanes only. Where memory is
-    `watched`, `changes` counts the writes that changed something."""
+    `watched`, `changes` counts the writes that changed something. `written`: whether anything was."""
 
     def __init__(self) -> None:
         self.watched, self.changes = False, 0
+        self.written = False
         self.regions: dict[int, MemoryRegion] = {}
         self._known: dict[tuple[int, int], MemoryRegion] = {}
 
@@ -100,7 +106,7 @@ class AddressSpace:
         key = (buffer.ctypes.data, len(buffer))
         if key not in self._known:
             number = len(self.regions) + 1
-            region = MemoryRegion(pointer.name, (number << SHIFT) + (1 << (SHIFT - 1)), buffer)
+            region = MemoryRegion(pointer.name, (number << SHIFT) + (1 << (SHIFT - 1)), buffer, writes=pointer.writes)
             self.regions[number] = self._known[key] = region
         return self._known[key].base + pointer.offset
 
@@ -137,6 +143,7 @@ class AddressSpace:
         return out
 
     def write(self, address: Array, raw: Array) -> None:
+        self.written = True
         if region := self.single(address, raw.dtype.itemsize):
             if self.watched and region.read(address, raw.dtype).tobytes() != np.ascontiguousarray(raw).tobytes():
                 self.changes += 1
