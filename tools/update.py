@@ -422,14 +422,14 @@ class KernelCompiler:
         self._width = max(1, _side_by_side() if width is None else width)
 
     def compile(self, groups: Sequence[Sequence[Kernel]]) -> Built:
-        """Compile all groups at once, each in workers of its own: the first on `width`, the others on half as many. Of
-        several groups that fail, the first is told of."""
+        """Compile all groups at once, each in workers of its own: the first on up to `width`, the others, of cases that
+        are fewer, on one. Of several groups that fail, the first is told of."""
         done, deadline = Built(), time.monotonic() + self._compile_s
+        widths = [self._width if number == 0 else 1 for number in range(len(groups))]
         shares = [
             (number, kernels[i::width])
-            for number, kernels in enumerate(groups)
-            for width in [min(len(kernels), self._width if number == 0 else max(1, self._width // 2))]
-            for i in range(width)
+            for number, (kernels, width) in enumerate(zip(groups, widths, strict=True))
+            for i in range(min(width, len(kernels)))
         ]
         # On the way out workers end first; the pool waits for threads that wait for them.
         with ThreadPoolExecutor(max(1, len(shares))) as pool, contextlib.ExitStack() as stack:
