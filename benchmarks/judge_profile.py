@@ -19,23 +19,24 @@ import torch
 from kerneltune.tools.judge.service import session
 
 # module (below `kerneltune.tools`), owner in it ("" for the module itself), its functions
-_PARTS: tuple[tuple[str, str, str], ...] = (
+PARTS: tuple[tuple[str, str, str], ...] = (
     ("judge.service.session", "", "name_of images_of"),
     ("judge.service.tiers", "", "build_verdict plan_hash concluded"),
     ("judge.service.quick_check", "QuickCheck", "verdict _case renew"),
     ("judge.execution.correctness_run", "PlanChecker", "_load _repeated _looked_into close"),
-    ("judge.execution.correctness_run", "", "settle compare_in_parts same_bits images_for setup_request"),
+    ("judge.execution.correctness_run", "", "compare_in_parts same_bits images_for setup_request"),
     ("judge.execution.guard_pages", "GuardedMemory", "__init__ share lay harmed kept outputs close"),
     ("judge.execution.device_buffers", "InputBuffers", "fill harmed shared"),
-    ("judge.execution.device_buffers", "OutputBuffers", "__init__ close poisoned"),
+    ("judge.execution.device_buffers", "OutputBuffers", "__init__ close poisoned judged"),
     ("judge.execution.runner_link", "RunnerLink", "_fresh distrust"),
     ("judge.timing.benchmark_setup", "BenchmarkSetup", "fill_for refresh expected verify settle place"),
-    ("judge.timing.benchmark_setup", "", "same_bits"),
+    ("judge.timing.benchmark_setup", "", "compare_in_parts"),
+    ("judge.execution.device_buffers", "", "same_bits"),
     ("judge.timing.baselines", "Baseline", "block"),
     ("judge.timing.gpu_use", "GpuWatch", "seen looked wait"),
     ("judge.timing.timing_run", "TimingRun", "_start _capture _measure_slope _probe _rounds _check_clocks"),
     ("judge.correctness.problem", "LoadedCase", "draw inputs expectation"),
-    ("backends.cuda.device", "Watch", "__enter__ __exit__ clocks reasons since"),
+    ("backends.base", "Watch", "__enter__ __exit__ clocks reasons since"),
 )  # fmt: skip
 
 
@@ -74,7 +75,7 @@ class Spans:
 
 def watch(spans: Spans) -> None:
     """Put the watch around the parts."""
-    for where, owner, names in _PARTS:
+    for where, owner, names in PARTS:
         module = importlib.import_module(f"kerneltune.tools.{where}")
         held = getattr(module, owner) if owner else module
         for name in names.split():

@@ -1,11 +1,13 @@
 """The benchmarks' candidates do what they were made to do, judged by the real workers."""
 
 import ast
+import importlib
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from benchmarks.judge_profile import PARTS
 from benchmarks.kernelbench_eval import sample
 from benchmarks.throughput import RIGHT, Limits, Tally, _changed, candidates, measure
 
@@ -67,6 +69,13 @@ def test_the_summary_counts_what_was_judged_and_where_the_time_went(tally: Tally
     assert summary["attempts_per_minute"] == pytest.approx(60 * len(ONE_OF_EACH) / tally.wall_s, abs=0.1)
     assert summary["stage_s"]["trace"] > 0 < summary["stage_s"]["judge"]
     assert tally.warm_up_s > 0
+
+
+@pytest.mark.parametrize(("where", "owner", "names"), PARTS)
+def test_the_parts_of_the_judge_that_are_watched_are_there(where: str, owner: str, names: str) -> None:
+    module = importlib.import_module(f"kerneltune.tools.{where}")
+    held = getattr(module, owner) if owner else module
+    assert [name for name in names.split() if not callable(getattr(held, name, None))] == []
 
 
 def test_the_sample_for_kernelbench_begins_with_zeros_and_repeats_nothing() -> None:

@@ -10,6 +10,7 @@ import torch
 
 from kerneltune.tools.backends.runner_messages import MAX_ROOMS
 from kerneltune.tools.judge.correctness.reference_model import Drawn
+from kerneltune.tools.judge.execution.device_buffers import OutputBuffers
 from kerneltune.tools.judge.execution.guard_pages import (
     ALIGNMENT,
     MARGIN_BYTES,
@@ -20,6 +21,7 @@ from kerneltune.tools.judge.execution.guard_pages import (
 from kerneltune.tools.replay.replay import ReplayError
 from kerneltune.tools.schema.codec import encode
 from kerneltune.tools.schema.plan import Plan, Storage, TensorRef
+from kerneltune.tools.schema.verdict import CaseResult
 from tests.tools.judge.simulated import Device
 
 PAGE = 4096
@@ -194,3 +196,35 @@ def test_an_output_that_leaves_its_storage_is_refused() -> None:
     memory = guarded(plan_of(*PLAN.storages, outputs={"$tensor": encode(wide)}))
     with pytest.raises(ReplayError, match="leaves its storage"):
         memory.outputs()
+
+
+def test_outputs_are_looked_at_again_unless_their_bits_were_right_for_the_same_contents() -> None:
+    looked: list[list[float]] = []
+
+    def judge(found: Any) -> CaseResult:
+        looked.append(found.tolist())
+        return CaseResult("main", "timed", bool((found == X).all()), 0.5, 0.0)
+
+    outputs = OutputBuffers(Device({}), PLAN, 2)
+    for slot in (0, 1):
+        outputs.tree(slot).copy_(X)
+    assert [outputs.judged(slot, "a", judge).ok for slot in (0, 1, 0)] == [True, True, True]
+    assert looked == [X.tolist()]
+    outputs.tree(1)[2] = 7.0
+    assert [outputs.judged(slot, "a", judge).ok for slot in (1, 1, 0)] == [False, False, True]
+    assert len(looked) == 3  # what was wrong is not remembered
+    assert outputs.judged(0, "b", judge).ok
+    assert len(looked) == 4
+
+
+def test_outputs_that_change_after_they_were_looked_at_are_looked_at_again() -> None:
+    outputs = OutputBuffers(Device({}), PLAN, 1)
+    outputs.tree(0).copy_(X)
+
+    def judge(found: Any) -> CaseResult:
+        right = bool((found == X).all())
+        outputs.tree(0).zero_()  # as a kernel that still runs would
+        return CaseResult("main", "timed", right, 0.5, 0.0)
+
+    assert outputs.judged(0, "a", judge).ok
+    assert not outputs.judged(0, "a", judge).ok

@@ -268,20 +268,15 @@ class BenchmarkSetup:
         return standing_for(max(seen, key=lambda r: r.error_ratio, default=worst), seen)
 
     def _verified(self, found: Tree, outputs: OutputBuffers, slot: int, turn: int) -> CaseResult:
-        """Compare one slot; a refusal counts when the answer with all of its noise samples bears it out."""
-        result = self._compared(self.expected(slot), found, outputs, slot, turn)
-        return result if result.ok else self._compared(self.expected(slot, in_full=True), found, outputs, slot, turn)
-
-    def _compared(
-        self, expected: ExpectedOutputs, found: Tree, outputs: OutputBuffers, slot: int, turn: int
-    ) -> CaseResult:
-        """Compare one slot; a failure is explained with what the outputs held before."""
-        case = self.task.main.name
-        result = compare_in_parts(expected, found, case=case, battery=TIMED, strictly=True)
+        """Compare one slot; a refusal counts when the answer with all of its noise samples bears it out, and is
+        explained with what the outputs held before."""
+        compare = partial(compare_in_parts, case=self.task.main.name, battery=TIMED, strictly=True)
+        result = compare(self.expected(slot), found)
         if result.ok:
             return result
-        poison = outputs.poisoned(slot, turn)
-        return compare_in_parts(expected, found, case=case, battery=TIMED, poison=poison, strictly=True)
+        expected = self.expected(slot, in_full=True)
+        result = compare(expected, found)
+        return result if result.ok else compare(expected, found, poison=outputs.poisoned(slot, turn))
 
     def expected(self, slot: int, *, in_full: bool = False) -> ExpectedOutputs:
         """The answer for one slot; kept while there is room, since contents are verified more than once. What
