@@ -253,7 +253,7 @@ class TimedPlan:
         self._graph, self._leftovers = None, []
         buffers: list[DeviceBuffer] = []
         try:
-            replay = self._repeated(piece_bytes, buffers)
+            replay = self._on_stream(lambda: self._repeated(piece_bytes, buffers))
 
             def work() -> None:
                 for _ in self._replays:
