@@ -136,7 +136,7 @@ def interpret(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[Interp
         if (second := replay.again()) is not None and not _are(leaves, second):
             return InterpretReply(problem="changes", detail=_CHANGES), []
     except NotInterpreted as error:
-        return InterpretReply(problem=error.problem, detail=str(error)), []
+        return InterpretReply(problem=error.problem, detail=error.detail), []
     except (MemoryError, RuntimeError, ValueError, TypeError, KeyError) as error:
         return InterpretReply(problem="failed", detail=f"{type(error).__name__}: {error}"), []
     if harmed := next((n for n, b in zip(request.names, blobs, strict=True) if storages[n].numpy().data != b), None):

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kerneltune.tools.languages.ptx.checks import followed_params
-from kerneltune.tools.languages.ptx.ir import Address, Function, Module, Param, Register
+from kerneltune.tools.languages.ptx.ir import Address, Function, Module, Param, Register, parse
 from kerneltune.tools.languages.ptx.loader import entry_of
-from kerneltune.tools.languages.ptx.parser import parse
 from kerneltune.tools.languages.ptx.readable import readable
 from kerneltune.tools.schema.codec import Json, decode
 from kerneltune.tools.schema.plan import (

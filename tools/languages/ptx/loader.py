@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
-from kerneltune.tools.languages.ptx.ir import Function, Module, Param, PtxError
-from kerneltune.tools.languages.ptx.parser import line_of, parse
+from kerneltune.tools.languages.ptx.ir import Function, Module, Param, PtxError, line_of, parse
 
 # ---
 # Which language a candidate is written in. Pure.

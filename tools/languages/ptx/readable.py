@@ -16,9 +16,12 @@ from kerneltune.tools.languages.ptx.ir import (
     Param,
     PtxError,
     Register,
+    Stream,
     leaves,
+    parse,
+    tokens,
+    without_comments,
 )
-from kerneltune.tools.languages.ptx.parser import Stream, parse, tokens, without_comments
 
 SCRATCH = ("global_scratch", "profile_scratch")  # what Triton passes behind the arguments
 LONGEST_NAME = 24

@@ -22,7 +22,6 @@ from typing import Any
 from kerneltune.tools.languages.base import (
     LaunchRecorder,
     NotCompiled,
-    NotInterpreted,
     OptionCheck,
     flag,
     forbidden_option,
@@ -33,7 +32,7 @@ from kerneltune.tools.languages.triton import ttir
 from kerneltune.tools.languages.triton.ttir.ir import Desc, Func, Op, Ptr, Region, TtirBlock, TtirModule, element_of
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import arch_number
-from kerneltune.tools.schema.messages import UNCHECKABLE, Compiled, Failure
+from kerneltune.tools.schema.messages import Compiled, Failure
 from kerneltune.tools.schema.plan import EVERYTHING, NOTHING, ArgEffect, Kernel, Launch
 from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
@@ -99,12 +98,6 @@ _OPTIONS: Mapping[str, OptionCheck] = {
     "minRegAutoWS": whole(0, 1024),
     "maxRegAutoWS": whole(0, 1024),
 }
-_PROBLEMS: dict[type[Exception], str] = {
-    ttir.UnsupportedOp: UNCHECKABLE,
-    ttir.OutOfBounds: "out_of_bounds",
-    ttir.StepLimit: "step_limit",
-    ttir.AssertFailed: "assert_failed",
-}
 
 
 class TritonLanguage:
@@ -159,15 +152,10 @@ class TritonLanguage:
         launch: Launch,
         programs: Sequence[int] | None = None,
     ) -> None:
-        try:
-            module = _parsed(kernel.text)
-            if programs is not None and ttir.may_wait(module):
-                raise ttir.UnsupportedOp("a sample of programs that wait for each other")
-            ttir.run(module, grid, values, max_ops=MAX_OPS, programs=programs, cooperative=launch.cooperative)
-        except ttir.InterpreterError as error:
-            if problem := _PROBLEMS.get(type(error)):
-                raise NotInterpreted(str(error), problem) from error
-            raise NotInterpreted(f"{type(error).__name__}: {error}") from error
+        module = _parsed(kernel.text)
+        if programs is not None and ttir.may_wait(module):
+            raise ttir.UnsupportedOp("a sample of programs that wait for each other")
+        ttir.run(module, grid, values, max_ops=MAX_OPS, programs=programs, cooperative=launch.cooperative)
 
 
 LANGUAGE = TritonLanguage()

@@ -19,16 +19,8 @@ from kerneltune.tools.languages.ptx.ir import (
     type_bytes,
 )
 from kerneltune.tools.languages.ptx.loader import LARGEST_BLOCK, PtxLaunchError, block_of, entry_of
-from kerneltune.tools.languages.ptx.sim.arithmetic import BIT_OPS, COMPARE_OPS, CONVERT_OPS, FLOAT_OPS, INT_OPS
-from kerneltune.tools.languages.ptx.sim.exchange import (
-    ASYNC_OPS,
-    ATOMIC_OPS,
-    MEMORY_OPS,
-    WARP_OPS,
-    WARP_SYNC,
-    check_all_sent,
-    nothing,
-)
+from kerneltune.tools.languages.ptx.sim.arithmetic import FLOAT_OPS, REGISTER_OPS
+from kerneltune.tools.languages.ptx.sim.exchange import MEMORY_OPS, WARP_SYNC, check_all_sent, nothing
 from kerneltune.tools.languages.ptx.sim.machine import (
     AT_BARRIER,
     AT_WARP,
@@ -64,7 +56,7 @@ from kerneltune.tools.languages.triton.ttir.memory import AddressSpace, Pointer
 # An instruction that is not emulated becomes a step that says so when it is reached: what never runs does no harm.
 
 PLAIN, SYNC, BRANCH, EXIT, BARRIER = range(5)
-_OPS = {**INT_OPS, **BIT_OPS, **COMPARE_OPS, **CONVERT_OPS, **MEMORY_OPS, **ATOMIC_OPS, **WARP_OPS, **ASYNC_OPS}
+_OPS = {**REGISTER_OPS, **MEMORY_OPS}
 _SYNC_OPS = {**WARP_SYNC, **MATRIX_SYNC}
 FULL_WARP = 0xFFFFFFFF
 
