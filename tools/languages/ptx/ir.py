@@ -58,14 +58,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Vector:
-    """A vector of registers or numbers: {a, b, ...}"""
-
-    items: "tuple[Operand, ...]"
-
-
-@dataclass(frozen=True)
-class Group:
-    """(a, b, ...): what a call passes or returns."""
+    """A vector of registers or numbers, {a, b, ...}, or what a call passes or returns, (a, b, ...)."""
 
     items: "tuple[Operand, ...]"
 
@@ -85,13 +78,13 @@ class Both:
     second: "Operand"
 
 
-Operand = Register | Symbol | Immediate | Address | Vector | Group | Not | Both
+Operand = Register | Symbol | Immediate | Address | Vector | Not | Both
 
 
 def leaves(operand: Operand) -> "Iterator[Register | Symbol | Immediate]":
     """Yield the registers, symbols and numbers of an operand, in the order in which they are written."""
     match operand:
-        case Vector(items) | Group(items):
+        case Vector(items):
             for item in items:
                 yield from leaves(item)
         case Address(base, _, more):
@@ -142,26 +135,10 @@ Item = Instruction | Label
 
 
 @dataclass(frozen=True)
-class Param:
-    """A parameter: `type` as written ("u64"); `count` elements of an array, else None; `ptr`: it is said to point."""
-
-    name: str
-    type: str
-    line: int
-    count: int | None = None
-    align: int | None = None
-    ptr: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """The size in bytes."""
-        return type_bytes(self.type) * (1 if self.count is None else self.count)
-
-
-@dataclass(frozen=True)
 class Variable:
-    """Memory with a name. `space`: shared, local, global, const or param; `count` None is a single element, 0 an array
-    whose size the launch gives (dynamic shared memory). `values`: what it begins with, if that is numbers alone."""
+    """Memory with a name. `space`: shared, local, global, const or param; `type` as written ("u64"); `count` None is a
+    single element, 0 an array whose size the launch gives (dynamic shared memory). `values`: what it begins with, if
+    that is numbers alone. `ptr`: a parameter is said to point."""
 
     name: str
     space: str
@@ -173,6 +150,7 @@ class Variable:
     extern: bool = False
     has_value: bool = False
     values: tuple[int | float, ...] = ()
+    ptr: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -188,7 +166,7 @@ class Function:
     name: str
     line: int
     entry: bool
-    params: tuple[Param, ...] = ()
+    params: tuple[Variable, ...] = ()
     directives: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     registers: Mapping[str, str] = field(default_factory=dict)
     variables: tuple[Variable, ...] = ()
@@ -829,9 +807,9 @@ class _BodyParser(Stream):
                     raise self.error("expected an operand behind ','")
         return tuple(found)
 
-    def _group(self) -> Group:
+    def _group(self) -> Vector:
         self.expect("(")
-        return Group(self._list(")"))
+        return Vector(self._list(")"))
 
     def _operand(self) -> Operand:
         text = self.next.text
@@ -980,16 +958,16 @@ class _ModuleParser(_BodyParser):
             end_line=draft.end_line,
         )
 
-    def _params(self) -> tuple[Param, ...]:
+    def _params(self) -> tuple[Variable, ...]:
         self.expect("(")
-        found: list[Param] = []
+        found: list[Variable] = []
         while not self.accept(")"):
             found.append(self._param())
             if self.next.text != ")":
                 self.expect(",")
         return tuple(found)
 
-    def _param(self) -> Param:
+    def _param(self) -> Variable:
         if not self.accept(".param", ".reg"):
             raise self.error(f"expected .param before {self.next.text or 'the end'!r}")
         align, kind, ptr = None, "", False
@@ -1004,7 +982,7 @@ class _ModuleParser(_BodyParser):
         name = self.word("a parameter's name")
         if not kind:
             raise self.error("a parameter has a type, as in `.param .u64 x`", name)
-        return Param(name.text, kind, name.line, self.count(), align, ptr)
+        return Variable(name.text, "param", kind, name.line, self.count(), align=align, ptr=ptr)
 
     def _directives(self) -> dict[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {}

@@ -132,18 +132,18 @@ class PtxLanguage:
             raise sim.Unsupported("blocks of PTX are emulated all together")
         if any(isinstance(value, ttir.DescriptorValue) for value in values):
             raise sim.Unsupported("tensor descriptors (TMA) are not emulated")
-        try:
-            module = parse(kernel.text)
-        except PtxError as error:
-            raise sim.InterpreterError(str(error)) from error
-        started = sim.EmulatedLaunch(
+        started = PtxLaunch(
+            kernel.text,
+            kernel.name,
             grid,
             _three(kernel.options["block"]),
+            tuple(values),
+            kernel.signature,
             int(kernel.options.get("shared_bytes") or 0),
             _three(kernel.options.get("cluster") or (1, 1, 1)),
             launch.cooperative,
         )
-        sim.run(module, started, values, entry=kernel.name, max_work=MAX_WORK)
+        sim.run(started, max_work=MAX_WORK)
 
 
 LANGUAGE = PtxLanguage()
