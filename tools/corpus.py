@@ -6,25 +6,40 @@ with `ast` and never run here; `corpus/README.md` describes the format.
 
 import ast
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from kerneltune.tools.schema.codec import DecodeError, decode, encode
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status, Verdict
 
 ATTACK_FAMILIES = (
     "timing", "caching", "harness", "lazy", "inputs", "precision", "device", "resources", "exfiltration", "ptx",
 )  # fmt: skip
-NAIVE = ("fooled", "not fooled", "needs gpu", "not applicable")
-_KNOWN = {"id", "task", "expect", "expect_gpu", "needs_gpu", "twin", "naive", "family", "coverage_below", "gain_below"}
+Naive = Literal["fooled", "not fooled", "needs gpu", "not applicable"]
 Kind = Literal["attack", "honest"]
 Outcome = Literal["stopped", "accepted", "right", "false_alarm", "skipped"]
 
 
 class CorpusError(UsageError):
     """A specimen that cannot be read; the message names the file and what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class SpecimenFields:
+    """What a candidate file says of itself, as `Specimen` explains it; tasks and twins by name."""
+
+    task: str
+    id: str = ""
+    family: str = ""
+    expect: tuple[Status, ...] | None = None
+    expect_gpu: tuple[Status, ...] | None = None
+    needs_gpu: bool = False
+    twin: str = ""
+    naive: Naive = "not applicable"
+    coverage_below: float | None = None
+    gain_below: float | None = None
 
 
 @dataclass(frozen=True)
@@ -44,12 +59,12 @@ class Specimen:
     family: str
     task: Path | str
     says: str
-    expect: tuple[str, ...]
-    expect_gpu: tuple[str, ...]
+    expect: tuple[Status, ...]
+    expect_gpu: tuple[Status, ...]
     needs_gpu: bool
     twin: Path | None
     id: str = ""
-    naive: str = "not applicable"
+    naive: Naive = "not applicable"
     coverage_below: float | None = None
     gain_below: float | None = None
 
@@ -92,28 +107,28 @@ def _require_unique(root: Path, found: list[Specimen]) -> None:
 
 def _specimen(root: Path, path: Path, kind: Kind) -> Specimen:
     says, fields = _read(path)
-    default, default_gpu = ((), ()) if kind == "attack" else (("checked",), ("correct",))
-    expect = _statuses(path, fields, "expect", default)
-    twin = fields.get("twin")
+    wanted, wanted_gpu = ((), None) if kind == "attack" else ((Status.CHECKED,), (Status.CORRECT,))
+    expect = wanted if fields.expect is None else fields.expect
+    expect_gpu = fields.expect_gpu if fields.expect_gpu is not None else wanted_gpu
     return Specimen(
         name=path.stem,
         path=path,
         kind=kind,
-        family=_family(root, path, kind, fields),
-        task=_task(root, path, fields),
+        family=_family(root, path, kind, fields.family),
+        task=_task(root, path, fields.task),
         says=says,
         expect=expect,
-        expect_gpu=_statuses(path, fields, "expect_gpu", expect if kind == "attack" else default_gpu),
-        needs_gpu=_typed(path, fields, "needs_gpu", bool, False),
-        twin=_beside(root, path, "twins", twin, "twin") if twin else None,
-        id=_typed(path, fields, "id", str, ""),
-        naive=_one_of(path, "naive", _typed(path, fields, "naive", str, "not applicable"), NAIVE),
-        coverage_below=_typed(path, fields, "coverage_below", float, None),
-        gain_below=_typed(path, fields, "gain_below", float, None),
+        expect_gpu=expect if expect_gpu is None else expect_gpu,
+        needs_gpu=fields.needs_gpu,
+        twin=_beside(root, path, "twins", fields.twin, "twin") if fields.twin else None,
+        id=fields.id,
+        naive=fields.naive,
+        coverage_below=fields.coverage_below,
+        gain_below=fields.gain_below,
     )
 
 
-def _read(path: Path) -> tuple[str, dict[str, Any]]:
+def _read(path: Path) -> tuple[str, SpecimenFields]:
     """The docstring and the SPECIMEN literal."""
     try:
         tree = ast.parse(path.read_bytes(), filename=str(path))
@@ -124,55 +139,30 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
         raise CorpusError(f"{path} has no docstring that says what it does")
     for node in tree.body:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "SPECIMEN" for t in node.targets):
-            return " ".join(says.split()), _literal(path, node.value)
+            return " ".join(says.split()), _fields(path, node.value)
     raise CorpusError(f"{path} has no module-level SPECIMEN = {{...}}")
 
 
-def _literal(path: Path, node: ast.expr) -> dict[str, Any]:
+def _fields(path: Path, node: ast.expr) -> SpecimenFields:
     try:
-        value = ast.literal_eval(node)
+        return decode(SpecimenFields, encode(ast.literal_eval(node)), "SPECIMEN")
+    except DecodeError as error:
+        raise CorpusError(f"{path}, line {node.lineno}: {error}") from error
     except (ValueError, TypeError, SyntaxError) as error:
         raise CorpusError(f"{path}, line {node.lineno}: SPECIMEN must be a literal: it is read, not run") from error
-    if not isinstance(value, dict):
-        raise CorpusError(f"{path}, line {node.lineno}: SPECIMEN must be a dict, not {type(value).__name__}")
-    if unknown := sorted(set(map(str, value)) - _KNOWN):
-        known = ", ".join(sorted(_KNOWN))
-        raise CorpusError(f"{path}, line {node.lineno}: SPECIMEN has unknown keys {unknown}; known are {known}")
-    return value
 
 
-def _typed(path: Path, fields: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
-    value = fields.get(key, default)
-    if value is not default and not isinstance(value, kind):
-        raise CorpusError(f"{path}: {key} = {value!r} is not a {kind.__name__}")
-    return value
-
-
-def _one_of(path: Path, key: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise CorpusError(f"{path}: {key} {value!r} is not one of {', '.join(known)}")
-    return value
-
-
-def _statuses(path: Path, fields: Mapping[str, Any], key: str, default: tuple[str, ...]) -> tuple[str, ...]:
-    value = fields.get(key, default)
-    if not isinstance(value, list | tuple):
-        raise CorpusError(f"{path}: {key} = {value!r} is not a list of statuses")
-    return tuple(_one_of(path, key, str(item), tuple(Status)) for item in value)
-
-
-def _family(root: Path, path: Path, kind: Kind, fields: Mapping[str, Any]) -> str:
+def _family(root: Path, path: Path, kind: Kind, said: str) -> str:
     """The folder says it; an honest specimen may name one instead."""
-    parts = path.relative_to(root).parts[1:-1]
-    if kind == "attack":
-        return _one_of(path, "family", "/".join(parts), ATTACK_FAMILIES)
-    return str(fields.get("family") or "/".join(parts) or "honest")
+    folder = "/".join(path.relative_to(root).parts[1:-1])
+    if kind == "attack" and folder not in ATTACK_FAMILIES:
+        raise CorpusError(f"{path}: family {folder!r} is not one of {', '.join(ATTACK_FAMILIES)}")
+    return folder if kind == "attack" else said or folder or "honest"
 
 
-def _task(root: Path, path: Path, fields: Mapping[str, Any]) -> Path | str:
+def _task(root: Path, path: Path, name: str) -> Path | str:
     """A task of the corpus before a built-in one of the same name."""
-    name = fields.get("task")
-    if not isinstance(name, str) or not name.isidentifier():
+    if not name.isidentifier():
         raise CorpusError(f"{path}: task = {name!r} is not the name of a task")
     builtin = Path(__file__).resolve().parent / "tasks" / f"{name}.py"
     return (
@@ -186,9 +176,9 @@ def _named(root: Path, folder: str, name: str) -> Path:
     return root / folder / f"{name}.py"
 
 
-def _beside(root: Path, path: Path, folder: str, name: Any, key: str) -> Path:
+def _beside(root: Path, path: Path, folder: str, name: str, key: str) -> Path:
     """The file that a specimen names in another folder of the corpus."""
-    if not isinstance(name, str) or not name.isidentifier():
+    if not name.isidentifier():
         raise CorpusError(f"{path}: {key} = {name!r} is not a name")
     found = _named(root, folder, name)
     if not found.is_file():
@@ -202,7 +192,7 @@ def outcome(specimen: Specimen, verdict: Verdict, plan_sha256: str | None, twin:
     wanted = specimen.expect_gpu if on_gpu else specimen.expect
     if specimen.needs_gpu and not on_gpu:
         return "skipped"
-    if verdict.status.value in wanted:
+    if verdict.status in wanted:
         return "right" if specimen.kind == "honest" else "stopped"
     if verdict.status is Status.UNCHECKED or verdict.not_timed is not None:
         return "skipped"

@@ -5,9 +5,9 @@
     for judgement in judge_all(evaluator, [Candidate("a.py", source), ...], width=4, tier="screened"):
         print(judgement.name, judgement.verdict.status, judgement.seconds)
 
-Judgements come in the order in which they are ready; `in_order` puts them back into the order of the input. At most
-`2 * width` candidates are under way or waiting for the bench, so that compiled kernels do not pile up, and candidates
-are taken from an iterator only when there is room. Leaving the loop early, by `break` or Ctrl-C, cancels the rest.
+Judgements come in the order in which they are ready; `index` is their place in the input. At most `2 * width`
+candidates are under way or waiting for the bench, so that compiled kernels do not pile up, and candidates are taken
+from an iterator only when there is room. Leaving the loop early, by `break` or Ctrl-C, cancels the rest.
 """
 
 import time
@@ -74,11 +74,6 @@ def judge_all(
     `progress` is called from several threads.
     """
     return _Line(evaluator, width, tier, progress).run(enumerate(candidates))
-
-
-def in_order(judgements: Iterable[Judgement]) -> list[Judgement]:
-    """All of them, in the order of the input."""
-    return sorted(judgements, key=lambda j: j.index)
 
 
 class _Line:

@@ -111,9 +111,6 @@ class Traced:
     dropped_variants: tuple[str, ...] = ()
 
 
-__all__ = ["MAX_SOURCE_BYTES", "Artefact", "Update", "UpdateLimits", "Updater"]
-
-
 @dataclass(frozen=True)
 class Update:
     """What came of a source. `plans` by case name, the default variant first; `artefacts` by Kernel.sha256; `failure`

@@ -38,11 +38,14 @@ class ExceedsSharedMemory(Exception):
 
 
 class NotInterpreted(Exception):
-    """A kernel that does not run to its end on the CPU. `problem` as in InterpretReply, "failed" by default."""
+    """A kernel that does not run to its end on the CPU."""
 
-    def __init__(self, detail: str, problem: str = "failed") -> None:
-        super().__init__(detail)
-        self.problem = problem
+    problem = "failed"  # as in InterpretReply
+
+    @property
+    def detail(self) -> str:
+        """Why, with the kind of error where `problem` does not say it."""
+        return f"{type(self).__name__}: {self}" if self.problem == NotInterpreted.problem else str(self)
 
 
 class LaunchRecorder(Protocol):

@@ -52,6 +52,12 @@ class InterpreterLauncher:
         language(kernel.language).interpret(kernel, grid, [_argument(i, a) for i, a in enumerate(args)], launch)
 
 
+class NotSampled(NotInterpreted):
+    """Some programs of a plan say nothing of what the others would, and why."""
+
+    problem = UNCHECKABLE
+
+
 _AT_ONCE = 2  # programs of a sample, between two looks at the clock
 
 
@@ -89,7 +95,7 @@ class _SampleLauncher:
         if not found:
             return np.empty(0, np.int64), np.empty(0, np.uint8)
         if not view.is_contiguous():
-            raise NotInterpreted("its outputs are not row-major", UNCHECKABLE)
+            raise NotSampled("its outputs are not row-major")
         size = view.element_size()
         offsets = [(at[:, None] + np.arange(0, width, min(size, width))).reshape(-1) for at, width in found]
         elements = np.sort(np.concatenate(offsets) // size) - view.storage_offset()  # np.unique: 5 s for 2 million
@@ -111,7 +117,7 @@ def sample(grid: tuple[int, int, int], most: int) -> list[int]:
 
 def _independent(plan: Plan) -> tuple[set[int], set[int]]:
     """Of a plan's run, the launches (by id) whose programs read what others may have written, and the storages of
-    which all that is written comes from the other launches. Raises NotInterpreted where a sample says nothing."""
+    which all that is written comes from the other launches. Raises NotSampled where a sample says nothing."""
     left_out, known, unknown = set[int](), set[int](), set[int]()
     for step in plan.run:
         reads, writes = _touched(step, plan.kernels)
@@ -120,12 +126,12 @@ def _independent(plan: Plan) -> tuple[set[int], set[int]]:
             left_out |= {id(step)} if depends else set()
             (unknown if depends else known).update(writes)
         elif step.library:
-            raise NotInterpreted("library operators follow from its launches, or these from them", UNCHECKABLE)
+            raise NotSampled("library operators follow from its launches, or these from them")
         elif reads & (known | unknown) or writes & known:
             unknown |= writes
     known -= unknown
     if not known & {ref.storage for ref in tensor_refs(plan.outputs)}:
-        raise NotInterpreted("its programs read what others may have written", UNCHECKABLE)
+        raise NotSampled("its programs read what others may have written")
     return left_out, known
 
 
@@ -193,7 +199,7 @@ def interpret(
     try:
         return _sampled(request, fds[0]) if request.most_programs else _replayed(request, blobs)
     except NotInterpreted as error:
-        return InterpretReply(problem=error.problem, detail=str(error)), []
+        return InterpretReply(problem=error.problem, detail=error.detail), []
     except (MemoryError, RuntimeError, ValueError, TypeError, KeyError) as error:
         return InterpretReply(problem="failed", detail=f"{type(error).__name__}: {error}"), []
 

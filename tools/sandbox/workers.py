@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from kerneltune.tools.sandbox import bubblewrap, wire
 from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
@@ -282,16 +282,6 @@ class ForkServer:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class ServerProcess(Protocol):
-    """A first fork server's process, as far as its supervisor deals with it; subprocess.Popen is one."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired."""
-
-    def kill(self) -> None:
-        """Nothing happens when it is gone."""
-
-
 class Workers:
     """The root of all worker processes of this program, and their scratch folder."""
 
@@ -351,7 +341,7 @@ class Workers:
         self.close()
 
 
-def start_fresh(theirs: socket.socket, root: Path, bytecode: Path | None = None) -> ServerProcess:
+def start_fresh(theirs: socket.socket, root: Path, bytecode: Path | None = None) -> "subprocess.Popen[bytes]":
     """Start the first fork server isolated (-I: no PYTHON* variables, no current directory) in a clean environment.
     What it imports is kept as `bytecode` in that folder, if there is one, which no confined worker can write to."""
     code = f"from kerneltune.tools.sandbox.fork_server import main; main({theirs.fileno()})"

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -186,18 +187,21 @@ def speed_of_light(case: CaseSpec, gpu: Gpu, precision: str) -> SpeedOfLight:
     return SpeedOfLight(memory_us, compute_us, measured, (case.bytes_moved - kept) / (gpu.bandwidth_gbps * 1e3))
 
 
+# precision -> the rates by which it can be had, and how many products of that kind one takes
+_WAYS = {"float32": {"float32": 1, "tf32": 3, "bfloat16": 6}, "tf32_ok": {"float32": 1, "tf32": 1}}
+
+
+def _rate(rates: Mapping[str, float], precision: str) -> float | None:
+    """The highest rate at which that precision can be had; None where there is none."""
+    name = "float8" if precision.startswith("float8") else precision
+    ways = _WAYS.get(name, {name: 1})
+    return max((rates[way] / products for way, products in ways.items() if way in rates), default=None)
+
+
 def rate_tflops(gpu: Gpu, precision: str) -> float:
     """The highest rate at which that precision can be had: float32 also from three TF32 or six bfloat16 products."""
-    rates = gpu.tflops
-    if precision == "float64":
-        return rates.get("float64", rates["float32"])
-    if precision == "float32":
-        return max(rates["float32"], rates["tf32"] / 3, rates["bfloat16"] / 6)
-    if precision == "tf32_ok":
-        return max(rates["float32"], rates["tf32"])
-    if precision.startswith("float8"):
-        return rates.get("float8", rates["bfloat16"])
-    return rates[precision]
+    wider = "bfloat16" if precision.startswith("float8") else "float32"  # where the data sheet has no rate of its own
+    return _rate(gpu.tflops, precision) or gpu.tflops[wider]
 
 
 def tree_bytes(tree: Json) -> int:
@@ -212,7 +216,6 @@ def tree_bytes(tree: Json) -> int:
 
 
 _METHOD = "2"  # ceilings that were measured in another way are measured again
-_PRECISIONS = {"float32": ("float32",), "tf32_ok": ("tf32", "float32"), "float64": ("float64",)}
 
 
 @dataclass(frozen=True)
@@ -242,16 +245,8 @@ class Ceilings:
         return max(self.copy_gbps, self.read_gbps, self.write_gbps)
 
     def rate_tflops(self, precision: str) -> float | None:
-        """The highest rate at which that precision can be had, as `roofline.rate_tflops` says; None where it was
-        not measured."""
-        rates = self.tflops
-        if precision == "float32":
-            found = [rates.get("float32"), _share(rates.get("tf32"), 3), _share(rates.get("bfloat16"), 6)]
-        elif precision.startswith("float8"):
-            found = [rates.get("float8")]
-        else:
-            found = [rates.get(name) for name in _PRECISIONS.get(precision, (precision,))]
-        return max((rate for rate in found if rate is not None), default=None)
+        """The highest rate at which that precision can be had here; None where it was not measured."""
+        return _rate(self.tflops, precision)
 
     def memory_us(self, bytes_read: int, bytes_written: int) -> float:
         """The least time to move so many bytes: pairs of a read and a written byte at the copy's rate, the rest at the
@@ -267,10 +262,6 @@ class Ceilings:
             return None
         compute_us = case.flops / (rate * 1e6) if rate else 0.0
         return max(self.memory_us(max(0, case.bytes_moved - output_bytes), output_bytes), compute_us)
-
-
-def _share(rate: float | None, of: int) -> float | None:
-    return None if rate is None else rate / of
 
 
 def ceilings_path(cache_dir: Path, uuid: str, driver: str, torch_version: str) -> Path:

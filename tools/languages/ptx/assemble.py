@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kerneltune.tools.languages.ptx.ir import PtxError
-from kerneltune.tools.languages.ptx.parser import line_of, parse, without_comments
+from kerneltune.tools.languages.ptx.ir import PtxError, line_of, parse, without_comments
 from kerneltune.tools.languages.ptxas import Resources, ptxas, resources_of
 from kerneltune.tools.schema.gpus import arch_number
 from kerneltune.tools.schema.sass import sections

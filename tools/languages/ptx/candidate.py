@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kerneltune.tools.languages.ptx.checks import followed_params
-from kerneltune.tools.languages.ptx.ir import Address, Function, Module, Param, Register
+from kerneltune.tools.languages.ptx.ir import Address, Function, Module, Register, Variable, parse
 from kerneltune.tools.languages.ptx.loader import entry_of
-from kerneltune.tools.languages.ptx.parser import parse
 from kerneltune.tools.languages.ptx.readable import readable
 from kerneltune.tools.schema.codec import Json, decode
 from kerneltune.tools.schema.plan import (
@@ -597,7 +596,7 @@ class _GuessedForward:
                 found.append((name, f"{made}  {LOOK}the shape of one case"))
         return found
 
-    def _passed(self, given: Sequence[str], outputs: Sequence[str]) -> Iterator[tuple[Param, str, str]]:
+    def _passed(self, given: Sequence[str], outputs: Sequence[str]) -> Iterator[tuple[Variable, str, str]]:
         reads, writes = list(given), list(outputs)
         for param in self.entry.params:
             if param.name in self.pointers.all:

@@ -22,10 +22,10 @@ from kerneltune.tools.languages.ptx.ir import (
     Symbol,
     Variable,
     leaves,
+    parse,
     type_bytes,
 )
 from kerneltune.tools.languages.ptx.loader import PtxLaunchError, entry_of
-from kerneltune.tools.languages.ptx.parser import parse
 from kerneltune.tools.schema.gpus import arch_number
 
 # ---

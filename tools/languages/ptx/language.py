@@ -13,7 +13,6 @@ from kerneltune.tools.languages import ptx
 from kerneltune.tools.languages.base import (
     LaunchRecorder,
     NotCompiled,
-    NotInterpreted,
     OptionCheck,
     flag,
     forbidden_option,
@@ -21,12 +20,11 @@ from kerneltune.tools.languages.base import (
 )
 from kerneltune.tools.languages.ptx.assemble import assemble, lines_ahead, with_candidate_lines
 from kerneltune.tools.languages.ptx.checks import effects, findings, waits_for_earlier
-from kerneltune.tools.languages.ptx.ir import PtxError
+from kerneltune.tools.languages.ptx.ir import PtxError, parse
 from kerneltune.tools.languages.ptx.loader import PtxLaunch, PtxLaunchError, block_of, entry_of, mismatch, use
-from kerneltune.tools.languages.ptx.parser import parse
 from kerneltune.tools.languages.ptxas import Resources, report
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.messages import UNCHECKABLE, Compiled, Failure
+from kerneltune.tools.schema.messages import Compiled, Failure
 from kerneltune.tools.schema.plan import NOTHING, ArgEffect, Kernel, Launch
 from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
@@ -128,36 +126,25 @@ class PtxLanguage:
         programs: Sequence[int] | None = None,
         until_s: float = math.inf,
     ) -> bool:
-        if programs is not None:
-            raise NotInterpreted("blocks of PTX are emulated all together", UNCHECKABLE)
         from kerneltune.tools.languages.ptx import sim
         from kerneltune.tools.languages.triton import ttir
 
-        problems: dict[type[Exception], str] = {
-            sim.Unsupported: UNCHECKABLE,
-            sim.IllFormed: UNCHECKABLE,  # an assembler has taken it before: it is the emulator that lacks something
-            sim.OutOfBounds: "out_of_bounds",
-            sim.StepLimit: "step_limit",
-            sim.AssertFailed: "assert_failed",
-            sim.Misaligned: "misaligned",
-            sim.Deadlock: "deadlock",
-            sim.Race: "race",
-        }
-        try:
-            if any(isinstance(value, ttir.DescriptorValue) for value in values):
-                raise sim.Unsupported("tensor descriptors (TMA) are not emulated")
-            started = sim.EmulatedLaunch(
-                grid,
-                _three(kernel.options["block"]),
-                int(kernel.options.get("shared_bytes") or 0),
-                _three(kernel.options.get("cluster") or (1, 1, 1)),
-                launch.cooperative,
-            )
-            sim.run(parse(kernel.text), started, values, entry=kernel.name, max_work=MAX_WORK)
-        except (sim.InterpreterError, PtxError) as error:
-            if problem := problems.get(type(error)):
-                raise NotInterpreted(str(error), problem) from error
-            raise NotInterpreted(f"{type(error).__name__}: {error}") from error
+        if programs is not None:
+            raise sim.Unsupported("blocks of PTX are emulated all together")
+        if any(isinstance(value, ttir.DescriptorValue) for value in values):
+            raise sim.Unsupported("tensor descriptors (TMA) are not emulated")
+        started = PtxLaunch(
+            kernel.text,
+            kernel.name,
+            grid,
+            _three(kernel.options["block"]),
+            tuple(values),
+            kernel.signature,
+            int(kernel.options.get("shared_bytes") or 0),
+            _three(kernel.options.get("cluster") or (1, 1, 1)),
+            launch.cooperative,
+        )
+        sim.run(started, max_work=MAX_WORK)
         return True
 
 

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
-from kerneltune.tools.languages.ptx.ir import Function, Module, Param, PtxError
-from kerneltune.tools.languages.ptx.parser import line_of, parse
+from kerneltune.tools.languages.ptx.ir import Function, Module, PtxError, Variable, line_of, parse
 
 # ---
 # Which language a candidate is written in. Pure.
@@ -84,7 +83,7 @@ def bind(entry: Function, values: Sequence[Any]) -> tuple[str, ...]:
     return tuple(_type(entry, param, value) for param, value in zip(entry.params, values, strict=True))
 
 
-def _type(entry: Function, param: Param, value: Any) -> str:
+def _type(entry: Function, param: Variable, value: Any) -> str:
     if param.count is not None:
         raise _misfit(entry, param, "an array: no launch can pass one. Pass a tensor's address or single numbers")
     if hasattr(value, "data_ptr"):
@@ -98,7 +97,7 @@ def _type(entry: Function, param: Param, value: Any) -> str:
     raise _misfit(entry, param, f"given {_short(value)}")
 
 
-def _whole(entry: Function, param: Param, value: int) -> str:
+def _whole(entry: Function, param: Variable, value: int) -> str:
     bits = 8 * param.nbytes
     if -(1 << bits - 1) <= value < 1 << bits - 1:
         return f"i{bits}"
@@ -111,7 +110,7 @@ def _short(value: Any) -> str:
     return f"{value!r:.40} ({type(value).__name__})"
 
 
-def _misfit(entry: Function, param: Param, what: str) -> PtxLaunchError:
+def _misfit(entry: Function, param: Variable, what: str) -> PtxLaunchError:
     return PtxLaunchError(
         f"the parameter `.{param.type} {param.name}` of {entry.name} (PTX line {param.line}) is {what}"
     )
@@ -202,7 +201,7 @@ class PtxLaunch:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     values: tuple[Any, ...]
-    signature: tuple[str, ...]
+    signature: tuple[str, ...] = ()
     shared_bytes: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
     cooperative: bool = False

@@ -13,12 +13,15 @@ from kerneltune.tools.languages.ptx.ir import (
     Instruction,
     Label,
     Module,
-    Param,
     PtxError,
     Register,
+    Stream,
+    Variable,
     leaves,
+    parse,
+    tokens,
+    without_comments,
 )
-from kerneltune.tools.languages.ptx.parser import Stream, parse, tokens, without_comments
 
 SCRATCH = ("global_scratch", "profile_scratch")  # what Triton passes behind the arguments
 LONGEST_NAME = 24
@@ -147,7 +150,7 @@ def _clean_name(name: str) -> str:
     return f"{plain}_" if plain in _RESERVED or plain.startswith("envreg") else plain
 
 
-def _kept_params(entry: Function, names: Sequence[str] | None, used: Sequence[str]) -> list[tuple[Param, str]]:
+def _kept_params(entry: Function, names: Sequence[str] | None, used: Sequence[str]) -> list[tuple[Variable, str]]:
     """The parameters that stay, with their new names, each distinct from every word of the bodies."""
     params = entry.params
     given = list(names) if names is not None else [f"x{i}" for i in range(max(len(params) - len(SCRATCH), 0))]
@@ -235,14 +238,14 @@ def _widest_access(entry: Function) -> Mapping[str, int]:
     return found
 
 
-def _declared(param: Param, name: str) -> str:
+def _declared(param: Variable, name: str) -> str:
     align = f" .align {param.align}" if param.align else ""
     if param.ptr:
         return f".param .{param.type} .ptr .global{align} {name}"
     return f".param{align} .{param.type} {name}{'' if param.count is None else f'[{param.count}]'}"
 
 
-def _meaning(param: Param, name: str, widest_bytes: int | None) -> str:
+def _meaning(param: Variable, name: str, widest_bytes: int | None) -> str:
     if name in SCRATCH:
         return "pointer to memory that Triton sets aside for a launch"
     if param.count is not None:

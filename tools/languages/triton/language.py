@@ -23,7 +23,6 @@ from typing import Any
 from kerneltune.tools.languages.base import (
     LaunchRecorder,
     NotCompiled,
-    NotInterpreted,
     OptionCheck,
     flag,
     forbidden_option,
@@ -34,7 +33,7 @@ from kerneltune.tools.languages.triton import ttir
 from kerneltune.tools.languages.triton.ttir.ir import Desc, Func, Op, Ptr, Region, TtirBlock, TtirModule, element_of
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import arch_number
-from kerneltune.tools.schema.messages import UNCHECKABLE, Compiled, Failure
+from kerneltune.tools.schema.messages import Compiled, Failure
 from kerneltune.tools.schema.plan import EVERYTHING, NOTHING, ArgEffect, Kernel, Launch
 from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
@@ -100,12 +99,6 @@ _OPTIONS: Mapping[str, OptionCheck] = {
     "minRegAutoWS": whole(0, 1024),
     "maxRegAutoWS": whole(0, 1024),
 }
-_PROBLEMS: dict[type[Exception], str] = {
-    ttir.UnsupportedOp: UNCHECKABLE,
-    ttir.OutOfBounds: "out_of_bounds",
-    ttir.StepLimit: "step_limit",
-    ttir.AssertFailed: "assert_failed",
-}
 
 
 class TritonLanguage:
@@ -161,20 +154,16 @@ class TritonLanguage:
         programs: Sequence[int] | None = None,
         until_s: float = math.inf,
     ) -> bool:
+        module = _parsed(kernel.text)
+        if programs is not None and ttir.may_wait(module):
+            raise ttir.UnsupportedOp("a sample of programs that wait for each other")
         try:
-            module = _parsed(kernel.text)
-            if programs is not None and ttir.may_wait(module):
-                raise ttir.UnsupportedOp("a sample of programs that wait for each other")
             ttir.run(
                 module, grid, values, max_ops=MAX_OPS, programs=programs, cooperative=launch.cooperative,
                 until_s=until_s if _stores_once(kernel, self.effects(kernel)) else math.inf,
             )  # fmt: skip
         except ttir.OutOfTime:
             return False
-        except ttir.InterpreterError as error:
-            if problem := _PROBLEMS.get(type(error)):
-                raise NotInterpreted(str(error), problem) from error
-            raise NotInterpreted(f"{type(error).__name__}: {error}") from error
         return True
 
 

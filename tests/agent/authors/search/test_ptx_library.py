@@ -3,6 +3,7 @@
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def _answer(launch: PtxLaunch) -> torch.Tensor:
         Pointer(a.detach().view(torch.uint8).numpy().reshape(-1), 0, f"argument {i}") if torch.is_tensor(a) else a
         for i, a in enumerate(launch.values)
     ]
-    sim.run(parse(launch.text), sim.EmulatedLaunch(launch.grid, launch.block, launch.shared_bytes), args)
+    sim.run(replace(launch, values=tuple(args)))
     return out.double()
 
 

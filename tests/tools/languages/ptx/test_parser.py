@@ -8,9 +8,9 @@ from kerneltune.tools.languages.ptx.ir import (
     Immediate,
     Label,
     Not,
-    Param,
     Register,
     Symbol,
+    Variable,
     Vector,
 )
 
@@ -39,7 +39,11 @@ def test_an_entry_has_its_parameters_and_directives() -> None:
         ".reqntid 128, 2\n.minnctapersm 2\n.explicitcluster\n{ ret; }"
     )
     (entry,) = parse(text).entries
-    assert entry.params == (Param("x", "u64", 5, None, 16, True), Param("map", "b8", 6, 128, 64), Param("a", "f32", 7))
+    assert entry.params == (
+        Variable("x", "param", "u64", 5, align=16, ptr=True),
+        Variable("map", "param", "b8", 6, 128, align=64),
+        Variable("a", "param", "f32", 7),
+    )
     assert [p.nbytes for p in entry.params] == [8, 128, 4]
     assert entry.directives == {"reqntid": (128, 2), "minnctapersm": (2,), "explicitcluster": ()}
 

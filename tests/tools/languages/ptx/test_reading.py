@@ -9,8 +9,7 @@ import pytest
 
 from kerneltune.tools.languages.ptx import PtxError, parse
 from kerneltune.tools.languages.ptx.assemble import assemble
-from kerneltune.tools.languages.ptx.ir import Immediate, Label, Symbol
-from kerneltune.tools.languages.ptx.parser import Stream, without_comments
+from kerneltune.tools.languages.ptx.ir import Immediate, Label, Stream, Symbol, without_comments
 from kerneltune.tools.languages.ptxas import ptxas
 from tests.tools.languages.ptx.conftest import HEAD, RELU, with_lines
 

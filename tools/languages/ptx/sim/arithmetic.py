@@ -1,7 +1,7 @@
 """Instructions on registers alone: integers, bits, floating point, comparisons, conversions."""
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ from kerneltune.tools.languages.ptx.ir import Operand, Symbol, bits_of
 from kerneltune.tools.languages.ptx.sim.machine import LOCAL, SHARED, Ins, Read, Run, WarpMachine
 from kerneltune.tools.languages.ptx.sim.values import (
     MODES,
-    ROUNDED,
     UNSIGNED,
     base_of,
     flush,
@@ -27,6 +26,7 @@ from kerneltune.tools.languages.ptx.sim.values import (
     unsupported,
 )
 from kerneltune.tools.languages.triton.ttir.ir import Array
+from kerneltune.tools.languages.triton.ttir.values import ROUNDED, divide, leading_zeros, multiply_high, shift
 
 Fn = Callable[..., Any]  # of arrays
 Builder = Callable[[Ins], Run]
@@ -42,32 +42,13 @@ def _wide(x: Array) -> Array:
 
 def _high(a: Array, b: Array) -> Array:
     """The upper half of a product."""
-    size = a.dtype.itemsize
-    if size < 8:
-        return np.asarray(_wide(a) * _wide(b) >> (size * 8)).astype(a.dtype)
-    a, b = np.broadcast_arrays(a, b)
-    x, y = a.view(np.uint64), b.view(np.uint64)
-    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
-    xl, xh, yl, yh = x & low, x >> half, y & low, y >> half
-    middle = (xl * yl >> half) + (xh * yl & low) + (xl * yh & low)
-    upper = np.asarray(xh * yh + (xh * yl >> half) + (xl * yh >> half) + (middle >> half))
-    if a.dtype.kind == "i":
-        upper = upper - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
-    return upper.view(a.dtype)
-
-
-def _divide(a: Array, b: Array) -> Array:
-    """Divide toward zero; by zero gives all bits set, as on GPUs."""
-    safe = np.where(b == 0, b.dtype.type(1), b)
-    floor = a // safe  # the lowest number by -1 is itself, wrapped around
-    if a.dtype.kind == "i":
-        floor = np.where((floor * safe != a) & ((a < 0) != (safe < 0)), floor + floor.dtype.type(1), floor)
-    return np.where(b == 0, ~a.dtype.type(0), floor)
+    held = f"i{a.dtype.itemsize}"
+    return multiply_high(a.view(held), b.view(held), a.dtype.kind == "i").view(a.dtype)
 
 
 def _remainder(a: Array, b: Array) -> Array:
     """The remainder, with the sign of the dividend; by zero the dividend."""
-    return np.where(b == 0, a, a - _divide(a, b) * b)
+    return np.where(b == 0, a, a - divide(a, b) * b)
 
 
 def _saturated(fn: Fn) -> Fn:
@@ -76,7 +57,7 @@ def _saturated(fn: Fn) -> Fn:
 
 
 _TWO: dict[str, Fn] = {
-    "add": np.add, "sub": np.subtract, "div": _divide, "rem": _remainder, "min": np.minimum, "max": np.maximum,
+    "add": np.add, "sub": np.subtract, "div": divide, "rem": _remainder, "min": np.minimum, "max": np.maximum,
 }  # fmt: skip
 
 
@@ -183,7 +164,7 @@ def _of_kind(fn: Fn, count: int, result: str = "") -> Builder:
     return lambda ins: ins.compute(fn, [ins.kind] * count, result or ins.kind)
 
 
-INT_OPS: dict[str, Builder] = {
+REGISTER_OPS: dict[str, Builder] = {
     **dict.fromkeys(_TWO, _binary), **dict.fromkeys(("addc", "subc"), _with_carry),
     **dict.fromkeys(("mul", "mad", "madc", "mul24", "mad24"), _multiply),
     **dict.fromkeys(("dp4a", "dp2a"), _dot_product),
@@ -198,16 +179,8 @@ INT_OPS: dict[str, Builder] = {
 
 def _shift(ins: Ins) -> Run:
     """shl, shr: by more than the width is by the width."""
-    kind = ins.kind
-    width, op = bits_of(kind), np.left_shift if ins.opcode == "shl" else np.right_shift
-
-    def run(x: Array, by: Array) -> Array:
-        moved = op(x, np.minimum(by, width - 1).astype(x.dtype))
-        return np.asarray(
-            moved if is_signed(kind) and op is np.right_shift else np.where(by >= width, x.dtype.type(0), moved)
-        )
-
-    return ins.compute(run, [kind, "u32"], kind)
+    op = np.left_shift if ins.opcode == "shl" else np.right_shift
+    return ins.compute(partial(shift, op), [ins.kind, "u32"], ins.kind)
 
 
 def _funnel(ins: Ins) -> Run:
@@ -323,25 +296,11 @@ def _mask(ins: Ins) -> Run:
     return ins.compute(run, ["b32", "b32"])
 
 
-def _bit_matrix(x: Array) -> Array:
-    """[lane, bit], the lowest bit first."""
-    raw = np.ascontiguousarray(x).view(np.uint8).reshape(len(x), -1)
-    return np.unpackbits(raw, axis=1, bitorder="little")
+_REVERSED_BYTES = np.array([int(f"{byte:08b}"[::-1], 2) for byte in range(256)], np.uint8)
 
 
 def _reversed(x: Array) -> Array:
-    flipped = np.packbits(_bit_matrix(x)[:, ::-1], axis=1, bitorder="little")
-    return np.ascontiguousarray(flipped).view(x.dtype).reshape(-1)
-
-
-def _leading_zeros(x: Array) -> Array:
-    bits = _bit_matrix(x)[:, ::-1]
-    return np.asarray(np.where(x == 0, bits.shape[1], bits.argmax(axis=1)), np.uint32)
-
-
-def ones(x: Array) -> Array:
-    """How many bits are set."""
-    return np.asarray(_bit_matrix(x).sum(axis=1, dtype=np.uint32))
+    return _REVERSED_BYTES[np.ascontiguousarray(x).view(np.uint8)].view(x.dtype).byteswap()
 
 
 def _find_leading(ins: Ins) -> Run:
@@ -350,7 +309,7 @@ def _find_leading(ins: Ins) -> Run:
 
     def run(x: Array) -> Array:
         x = np.where(x < 0, ~x, x)
-        zeros = _leading_zeros(x)
+        zeros = leading_zeros(x)
         place = zeros if amount else np.uint32(bits_of(kind) - 1) - zeros
         return np.where(x == 0, np.uint32(0xFFFFFFFF), place)
 
@@ -384,10 +343,11 @@ def _window(ins: Ins) -> Run:
     return ins.compute(run, [kind])
 
 
-BIT_OPS: dict[str, Builder] = {
+REGISTER_OPS |= {
     "and": _of_kind(np.bitwise_and, 2), "or": _of_kind(np.bitwise_or, 2), "xor": _of_kind(np.bitwise_xor, 2),
     "not": _of_kind(np.invert, 1), "cnot": _of_kind(lambda x: x == 0, 1),
-    "popc": _of_kind(ones, 1, "u32"), "clz": _of_kind(_leading_zeros, 1, "u32"), "brev": _of_kind(_reversed, 1),
+    "popc": _of_kind(np.bitwise_count, 1, "u32"), "clz": _of_kind(leading_zeros, 1, "u32"),
+    "brev": _of_kind(_reversed, 1),
     "shl": _shift, "shr": _shift, "shf": _funnel, "lop3": _lookup, "prmt": _permute, "bfe": _extract, "bfi": _insert,
     "bfind": _find_leading, "bmsk": _mask, "mov": _move, "cvta": _window,
 }  # fmt: skip
@@ -569,7 +529,7 @@ def _test_property(ins: Ins) -> Run:
     return ins.compute(tests[what], [ins.kind], "pred")
 
 
-COMPARE_OPS: dict[str, Builder] = {
+REGISTER_OPS |= {
     "setp": _set_predicate, "set": _set_value, "slct": _select_by_sign, "testp": _test_property,
     "selp": lambda ins: ins.compute(lambda a, b, p: np.where(p, a, b), [ins.kind, ins.kind, "pred"], ins.kind),
 }  # fmt: skip
@@ -669,4 +629,4 @@ def _odd(x: Array) -> Array:
     return np.where(large, cut.astype(np.float64), near)
 
 
-CONVERT_OPS: dict[str, Builder] = {"cvt": _convert}
+REGISTER_OPS["cvt"] = _convert

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from kerneltune.tools.languages.ptx.ir import Address, Operand, Symbol, bits_of
-from kerneltune.tools.languages.ptx.sim.arithmetic import ones
 from kerneltune.tools.languages.ptx.sim.machine import (
     LANE_BITS,
     WARP,
@@ -18,7 +17,6 @@ from kerneltune.tools.languages.ptx.sim.machine import (
     Read,
     Run,
     WarpMachine,
-    parted,
 )
 from kerneltune.tools.languages.ptx.sim.values import (
     POISON,
@@ -33,6 +31,7 @@ from kerneltune.tools.languages.ptx.sim.values import (
     unsupported,
 )
 from kerneltune.tools.languages.triton.ttir.ir import Array
+from kerneltune.tools.languages.triton.ttir.ops_memory import turns
 
 # ---
 # Loads, stores, and what orders them.
@@ -158,7 +157,7 @@ def _mapped(ins: Ins) -> Run:
     return ins.compute(run, [ins.kind, "u32"], ins.kind)
 
 
-MEMORY_OPS = {
+MEMORY_OPS: dict[str, Callable[[Ins], Run]] = {
     "ld": _load, "ldu": _load, "st": _store, "isspacep": _is_space, "createpolicy": _policy, "mapa": _mapped,
     "fence": _fence,
     **dict.fromkeys(
@@ -223,13 +222,8 @@ def _in_turns(
     """What each lane found. Lanes with one address go one after the other."""
     width, lanes = bits_of(kind) // 8, m.lanes
     block = lanes.blocks if space in ("shared", "generic") else np.zeros(len(lanes), np.int64)
-    order = np.lexsort((np.arange(len(address)), address, block))
-    same = (np.diff(address[order]) == 0) & (np.diff(block[order]) == 0)
-    starts = np.concatenate([[True], ~same])
-    turn = np.arange(len(order)) - np.maximum.accumulate(np.where(starts, np.arange(len(order)), 0))
     old = np.empty(len(address), UNSIGNED[width * 8])
-    by_turn = order[np.argsort(turn, kind="stable")]
-    for mine in np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]):
+    for mine in turns(address, block):
         with m.memory.shadow.off():
             found = m.memory.read(space, address[mine], width, ins.ins, lanes.only(mine)).view(old.dtype)[:, 0]
             new = combine(decode(found, kind), *(decode(v[mine], kind) for v in values))
@@ -239,7 +233,7 @@ def _in_turns(
     return old
 
 
-ATOMIC_OPS = {"atom": _atomic, "red": _atomic}
+MEMORY_OPS |= {"atom": _atomic, "red": _atomic}
 
 
 # ---
@@ -313,10 +307,7 @@ def _match(ins: Ins) -> Run:
     return run
 
 
-_REDUCE: dict[str, np.ufunc] = {
-    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}  # fmt: skip
+_REDUCE: dict[str, Any] = {name: _INTEGERS[name] for name in ("add", "min", "max", "and", "or", "xor")}
 
 
 def _reduce(ins: Ins) -> Run:
@@ -356,7 +347,7 @@ def _elect(ins: Ins) -> Run:
 
     def run(m: WarpMachine) -> None:
         ballots = m.ballots(m.active())
-        number = ones((ballots & (~ballots + np.uint32(1))) - np.uint32(1))
+        number = np.bitwise_count((ballots & (~ballots + np.uint32(1))) - np.uint32(1)).astype(np.uint32)
         for write, found in zip(writers, (number, number == m.narrow(m.thread) % WARP), strict=False):
             write(m, found)
 
@@ -367,7 +358,7 @@ WARP_SYNC: dict[str, tuple[Callable[[Ins], Run], int]] = {  # and the place of t
     "shfl": (_shuffle, 4), "vote": (_vote, 2), "match": (_match, 2), "redux": (_reduce, 2), "elect": (_elect, 1),
     "bar.warp": (nothing, 0),  # being there is all
 }  # fmt: skip
-WARP_OPS = {"activemask": _active_mask}
+MEMORY_OPS["activemask"] = _active_mask
 
 
 # ---
@@ -538,8 +529,7 @@ def _land(m: WarpMachine, ins: Ins, address: int, block: int) -> None:
     def arrive(state: _State, number: int) -> None:
         state.bytes -= number
 
-    mine, m.bulk = parted(m.bulk, lambda one: (m.blocks[one.lanes] == block) & (one.columns[3] == address))
-    for copies in mine:
+    for copies in m.bulk.take(lambda one: (m.blocks[one.lanes] == block) & (one.columns[3] == address)):
         for lane, nbytes in _move(m, copies, "global", "shared"):
             _change(m, ins, address, lane, arrive, nbytes)
 
@@ -560,12 +550,12 @@ def _copy(ins: Ins) -> Run:
     if ins.flag("bulk"):
         return _bulk(ins)
     if ins.flag("commit_group"):
-        return lambda m: m.commit(m.groups)
+        return lambda m: m.copies.commit(m)
     if ins.flag("wait_all"):
-        return lambda m: _complete(m, _ALL)
+        return lambda m: _complete(m, -_ALL)
     if ins.flag("wait_group"):
         count = ins.bits(ins.operands[0], "b32")
-        return lambda m: _complete(m, m.groups[m.lanes.numbers] - int(count(m).flat[0]))
+        return lambda m: _complete(m, int(count(m).flat[0]))
     if ins.flag("mbarrier"):
         return _arrive_after(ins)
     return _start(ins)
@@ -590,7 +580,7 @@ def _start(ins: Ins) -> Run:
         m.memory.check("shared", to, width, ins.ins, lanes)
         if len(some := np.nonzero(have)[0]):
             m.memory.check("global", at[some], width, ins.ins, lanes.only(some))
-        m.copies.append(InFlight(ins.ins, lanes.numbers, m.groups[lanes.numbers], (to, at, have), width))
+        m.copies.begin(m, ins, (to, at, have), width)
 
     return run
 
@@ -605,12 +595,9 @@ def _source_size(ins: Ins, operands: tuple[Operand, ...]) -> tuple[Read | None, 
         return None, ins.bits(operands[3], "pred")
 
 
-def _complete(m: WarpMachine, before: Array | int) -> None:
-    """Make copies of the lanes at work happen: those of groups before some number."""
-    limit = np.full(m.count, -1)
-    limit[m.lanes.numbers] = before
-    ready, m.copies = parted(m.copies, lambda one: one.groups < limit[one.lanes])
-    for one in ready:
+def _complete(m: WarpMachine, still_open: int) -> None:
+    """Make copies of the lanes at work happen: all but their last groups."""
+    for one in m.copies.waited(m, still_open):
         lanes, (target, source, kept) = m.everyone.only(one.lanes), one.columns
         raw = np.zeros((len(lanes), one.width), np.uint8)
         if len(some := np.nonzero(kept)[0]):
@@ -631,7 +618,7 @@ def _arrive_after(ins: Ins) -> Run:
     arrive = _changer(ins, ins.operands[0], None, change)
 
     def run(m: WarpMachine) -> None:
-        _complete(m, _ALL)
+        _complete(m, -_ALL)
         arrive(m)
 
     return run
@@ -643,7 +630,7 @@ def _arrive_after(ins: Ins) -> Run:
 def _bulk(ins: Ins) -> Run:
     """cp.async.bulk of plain memory: into shared memory with an mbarrier, or out of it in groups."""
     if ins.flag("commit_group"):
-        return lambda m: m.commit(m.sent_groups)
+        return lambda m: m.sent.commit(m)
     if ins.flag("wait_group"):
         count = ins.bits(ins.operands[0], "b32")
         return lambda m: _deliver(m, int(count(m).flat[0]))
@@ -659,7 +646,7 @@ def _bulk(ins: Ins) -> Run:
     def run(m: WarpMachine) -> None:
         watch = m.full(barrier_at(m)) & 0xFFFFFFFF if barrier_at is not None else np.zeros(m.n, np.int64)
         columns = (m.full(target(m)), m.full(source(m)), m.full(size(m)), watch)
-        copies = InFlight(ins.ins, m.lanes.numbers, m.sent_groups[m.lanes.numbers], columns)
+        copies = (m.bulk if inward else m.sent).begin(m, ins, columns)
         for lane, nbytes, who, to, at in _pieces(m, copies):
             if nbytes % 16:
                 raise IllFormed(f"{place(ins.ins)}: {nbytes} bytes are no multiple of 16")
@@ -667,7 +654,6 @@ def _bulk(ins: Ins) -> Run:
             m.memory.check(out_of, at, 16, ins.ins, who)
             if not inward and nbytes:
                 m.memory.shadow.sent(int(m.blocks[lane]), int(at[0]) & 0xFFFFFFFF, nbytes, ins.ins)
-        (m.bulk if inward else m.sent).append(copies)
 
     return run
 
@@ -675,21 +661,18 @@ def _bulk(ins: Ins) -> Run:
 def _deliver(m: WarpMachine, open_groups: int) -> None:
     """Copies out of shared memory happen: of the lanes at work, all but their last `open_groups` groups. What .read
     waits for less, no thread of the block can tell."""
-    numbers, limit = m.lanes.numbers, np.full(m.count, -1)
-    limit[numbers] = m.sent_groups[numbers] - open_groups
-    ready, m.sent = parted(m.sent, lambda one: one.groups < limit[one.lanes])
-    for copies in ready:
+    for copies in m.sent.waited(m, open_groups):
         for _ in _move(m, copies, "shared", "global"):
             pass
 
 
 def check_all_sent(m: WarpMachine) -> None:
     """The blocks have ended, and their shared memory with them. Raises Race where a copy had still to read it."""
-    if m.sent:
+    if m.sent.items:
         raise Race(
-            f"{place(m.sent[0].ins)}: the block may end before its shared memory has been read; the thread that copies "
-            "needs cp.async.bulk.commit_group and, before it ends, cp.async.bulk.wait_group.read 0"
+            f"{place(m.sent.items[0].ins)}: the block may end before its shared memory has been read; the thread that "
+            "copies needs cp.async.bulk.commit_group and, before it ends, cp.async.bulk.wait_group.read 0"
         )
 
 
-ASYNC_OPS = {"cp": _copy, "mbarrier": _mbarrier}
+MEMORY_OPS |= {"cp": _copy, "mbarrier": _mbarrier}

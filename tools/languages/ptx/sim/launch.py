@@ -12,23 +12,16 @@ from kerneltune.tools.languages.ptx.ir import (
     Label,
     Module,
     Operand,
-    Param,
+    PtxError,
     Symbol,
     Variable,
     bits_of,
+    parse,
     type_bytes,
 )
-from kerneltune.tools.languages.ptx.loader import LARGEST_BLOCK, PtxLaunchError, block_of, entry_of
-from kerneltune.tools.languages.ptx.sim.arithmetic import BIT_OPS, COMPARE_OPS, CONVERT_OPS, FLOAT_OPS, INT_OPS
-from kerneltune.tools.languages.ptx.sim.exchange import (
-    ASYNC_OPS,
-    ATOMIC_OPS,
-    MEMORY_OPS,
-    WARP_OPS,
-    WARP_SYNC,
-    check_all_sent,
-    nothing,
-)
+from kerneltune.tools.languages.ptx.loader import LARGEST_BLOCK, PtxLaunch, PtxLaunchError, block_of, entry_of
+from kerneltune.tools.languages.ptx.sim.arithmetic import FLOAT_OPS, REGISTER_OPS
+from kerneltune.tools.languages.ptx.sim.exchange import MEMORY_OPS, WARP_SYNC, check_all_sent, nothing
 from kerneltune.tools.languages.ptx.sim.machine import (
     AT_BARRIER,
     AT_WARP,
@@ -64,7 +57,7 @@ from kerneltune.tools.languages.triton.ttir.memory import AddressSpace, Pointer
 # An instruction that is not emulated becomes a step that says so when it is reached: what never runs does no harm.
 
 PLAIN, SYNC, BRANCH, EXIT, BARRIER = range(5)
-_OPS = {**INT_OPS, **BIT_OPS, **COMPARE_OPS, **CONVERT_OPS, **MEMORY_OPS, **ATOMIC_OPS, **WARP_OPS, **ASYNC_OPS}
+_OPS = {**REGISTER_OPS, **MEMORY_OPS}
 _SYNC_OPS = {**WARP_SYNC, **MATRIX_SYNC}
 FULL_WARP = 0xFFFFFFFF
 
@@ -471,27 +464,6 @@ MOST_CTAS = 1 << 31
 ILL_TYPED = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)  # numpy's words for bad text
 
 
-@dataclass(frozen=True)
-class EmulatedLaunch:
-    """How an entry is started: `block` (x, y, z) threads, dynamic shared memory, blocks of a cluster. `cooperative`:
-    all blocks are there at once."""
-
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int = 0
-    cluster: tuple[int, int, int] = (1, 1, 1)
-    cooperative: bool = False
-
-
-@dataclass(frozen=True)
-class EmulationStats:
-    """What a run did. `work`: instructions, counted once for each 8192 threads that run them together."""
-
-    ctas: int
-    batches: int
-    work: int
-
-
 @dataclass
 class _Layout:
     """Addresses and spaces of variables; bytes of shared memory (a block) and local memory (a thread)."""
@@ -500,37 +472,35 @@ class _Layout:
     spaces: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=lambda: {"shared": 0, "local": 0})
 
-    def name(self, variable: Variable | Param, space: str, address: int) -> None:
+    def name(self, variable: Variable, space: str, address: int) -> None:
         """Set the address and state space of a variable."""
         self.symbols[variable.name], self.spaces[variable.name] = address, space
 
 
-def run(
-    module: Module, launch: EmulatedLaunch, args: Sequence[Argument], *, entry: str = "", max_work: int = 50_000_000
-) -> EmulationStats:
-    """Executes an entry (the only one, unless named) on `args`, one for each parameter, writing through its pointers.
-    Raises InterpreterError."""
-    function = _entry(module, entry, launch)
+def run(launch: PtxLaunch, *, max_work: int = 50_000_000) -> None:
+    """Executes an entry (the only one, unless named) on the values of a launch, one for each parameter, writing through
+    its pointers. `max_work`: instructions, counted once for each 8192 threads that run them together. Raises
+    InterpreterError."""
+    try:
+        module = parse(launch.text)
+        function = entry_of(module, launch.entry or None)
+        block_of(launch.block, function.directives, function.name)
+    except (PtxError, PtxLaunchError) as error:
+        raise InterpreterError(str(error)) from error
+    _require_emulated(module, function, launch)
     with np.errstate(all="ignore"):
         try:
-            return _run(module, function, launch, args, max_work)
+            _run(module, function, launch, max_work)
         except ILL_TYPED as error:
             raise IllFormed(f"{function.name} is ill-formed: {type(error).__name__}: {error}") from error
 
 
-def _entry(module: Module, name: str, launch: EmulatedLaunch) -> Function:
-    """The entry of that name, which can be launched so."""
-    try:
-        function = entry_of(module, name or None)
-        block_of(launch.block, function.directives, function.name)
-    except PtxLaunchError as error:
-        raise InterpreterError(str(error)) from error
+def _require_emulated(module: Module, function: Function, launch: PtxLaunch) -> None:
     if min(launch.grid) < 1 or math.prod(launch.grid) > MOST_CTAS:
         raise InterpreterError(f"a grid of {launch.grid} blocks")
     several = launch.cluster != (1, 1, 1) or math.prod(function.directives.get("reqnctapercluster", (1,))) > 1
     if several and any(_knows_cluster(ins) for each in module.functions for ins in each.instructions):
         raise Unsupported("clusters whose blocks know of each other are not emulated")
-    return function
 
 
 def _knows_cluster(ins: Instruction) -> bool:
@@ -538,31 +508,28 @@ def _knows_cluster(ins: Instruction) -> bool:
     return ins.opcode in ("mapa", "getctarank") or "cluster" in f"{ins.name} {ins.operands}"
 
 
-def _run(
-    module: Module, function: Function, launch: EmulatedLaunch, args: Sequence[Argument], max_work: int
-) -> EmulationStats:
+def _run(module: Module, function: Function, launch: PtxLaunch, max_work: int) -> None:
     space = AddressSpace()
     layout = _lay_out(module, function, launch, space)
-    params = _params(function, args, layout, space)
+    params = _params(function, launch.values, layout, space)
     kinds = list(function.registers.values())
     slots = {name: i for i, name in enumerate(function.registers)}
     scope = Scope(slots, kinds, layout.symbols, labels_of(function), layout.spaces)
     steps = steps_of(function, scope)
     granule = _granule([step.ins for step in steps])
     sizes = {**layout.sizes, "param": len(params)}
-    ctas = math.prod(launch.grid)
-    work = batches = 0
-    for numbers in _batches(ctas, launch, layout, kinds):
+    work = 0
+    for numbers in _batches(launch, layout, kinds):
         shape = Shape(launch.block, launch.grid, numbers, launch.shared_bytes, layout.sizes["shared"])
         machine = WarpMachine(shape, kinds, Memory(space, params, sizes, shape, granule))
         machine.work = work + BATCH_WORK
         Schedule(machine, steps, max_work).run()
         check_all_sent(machine)
-        work, batches = machine.work, batches + 1
-    return EmulationStats(ctas, batches, work)
+        work = machine.work
 
 
-def _batches(ctas: int, launch: EmulatedLaunch, layout: _Layout, kinds: Sequence[str]) -> Iterator[Array]:
+def _batches(launch: PtxLaunch, layout: _Layout, kinds: Sequence[str]) -> Iterator[Array]:
+    ctas = math.prod(launch.grid)
     padded = -(-math.prod(launch.block) // WARP) * WARP
     per_thread = sum(max(1, bits_of(kind) // 8) for kind in kinds) + 1
     lanes = min(LANES, REGISTER_BYTES // per_thread)
@@ -578,7 +545,7 @@ def _batches(ctas: int, launch: EmulatedLaunch, layout: _Layout, kinds: Sequence
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def _lay_out(module: Module, function: Function, launch: EmulatedLaunch, space: AddressSpace) -> _Layout:
+def _lay_out(module: Module, function: Function, launch: PtxLaunch, space: AddressSpace) -> _Layout:
     layout, dynamic = _Layout(), []
     for variable in (*module.variables, *function.variables):
         if variable.space == "shared" and variable.extern:
@@ -632,7 +599,7 @@ def _params(function: Function, args: Sequence[Argument], layout: _Layout, space
     return np.frombuffer(data, np.uint8)
 
 
-def _packed(param: Param, value: Argument, number: int, space: AddressSpace) -> bytes:
+def _packed(param: Variable, value: Argument, number: int, space: AddressSpace) -> bytes:
     if param.count is not None:
         raise Unsupported(f"argument {number} ({param.name}) is an array of {param.nbytes} bytes")
     if isinstance(value, Pointer):

@@ -407,17 +407,43 @@ class InFlight:
         return replace(self, lanes=self.lanes[which], groups=self.groups[which], columns=columns)
 
 
-def parted(all_of_it: Sequence[InFlight], which: Callable[[InFlight], Array]) -> tuple[list[InFlight], list[InFlight]]:
-    """In two: the part of the lanes for which `which` is true, and that of the others."""
-    taken: list[InFlight] = []
-    left: list[InFlight] = []
-    for one in all_of_it:
-        mine = which(one)
-        if mine.any():
-            taken.append(one if mine.all() else one.only(mine))
-        if not mine.all():
-            left.append(one.only(~mine) if mine.any() else one)
-    return taken, left
+class InFlightQueue:
+    """What lanes have begun and nobody has waited for, in groups that each lane commits for itself."""
+
+    def __init__(self, lanes: int) -> None:
+        self.items: list[InFlight] = []
+        self._groups = np.zeros(lanes, np.int64)  # that each lane has committed
+
+    def begin(
+        self, m: WarpMachine, ins: Ins, columns: tuple[Array, ...], width: int = 0, slots: tuple[int, ...] = ()
+    ) -> InFlight:
+        """Let the lanes at work begin something."""
+        numbers = m.lanes.numbers
+        self.items.append(InFlight(ins.ins, numbers, self._groups[numbers], columns, width, slots))
+        return self.items[-1]
+
+    def commit(self, m: WarpMachine) -> None:
+        """Close the group of the lanes at work."""
+        self._groups[m.lanes.numbers] += 1
+
+    def waited(self, m: WarpMachine, still_open: int) -> list[InFlight]:
+        """Take out what the lanes at work have begun, but for the last `still_open` groups of each."""
+        limit, numbers = np.full(m.count, -1), m.lanes.numbers
+        limit[numbers] = self._groups[numbers] - still_open
+        return self.take(lambda one: one.groups < limit[one.lanes])
+
+    def take(self, which: Callable[[InFlight], Array]) -> list[InFlight]:
+        """Take out the part of the lanes for which `which` is true."""
+        taken: list[InFlight] = []
+        left: list[InFlight] = []
+        for one in self.items:
+            mine = which(one)
+            if mine.any():
+                taken.append(one if mine.all() else one.only(mine))
+            if not mine.all():
+                left.append(one.only(~mine) if mine.any() else one)
+        self.items = left
+        return taken
 
 
 class WarpMachine:
@@ -438,13 +464,8 @@ class WarpMachine:
         self.barrier_of = np.zeros(self.count, np.int64)  # what a lane at a barrier waits for
         self.wanted: dict[tuple[int, int], int] = {}  # (block, barrier) -> threads it needs, where the text says
         self.arrived: dict[tuple[int, int], int] = {}  # by bar.arrive
-        self.copies: list[InFlight] = []
-        self.groups = np.zeros(self.count, np.int64)  # cp.async groups committed
-        self.bulk: list[InFlight] = []  # into shared memory
-        self.sent: list[InFlight] = []  # out of it
-        self.sent_groups = np.zeros(self.count, np.int64)  # bulk groups committed
-        self.tensors: list[InFlight] = []
-        self.tensor_groups = np.zeros(self.count, np.int64)  # wgmma groups committed
+        self.copies, self.tensors = InFlightQueue(self.count), InFlightQueue(self.count)  # of cp.async; of wgmma
+        self.bulk, self.sent = InFlightQueue(self.count), InFlightQueue(self.count)  # into shared memory; out of it
         self.yields = False  # the group at work waits for others
         self.work = 0
 
@@ -483,10 +504,6 @@ class WarpMachine:
             yield
         finally:
             self.idx = before
-
-    def commit(self, groups: Array) -> None:
-        """Close the group of the lanes at work, by the numbers of all lanes' groups."""
-        groups[self.lanes.numbers] += 1
 
     def full(self, bits: Array) -> Array:
         """Return an element for each lane at work."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from kerneltune.tools.languages.ptx.ir import Immediate, Operand, Vector, bits_of
 from kerneltune.tools.languages.ptx.sim.exchange import nothing, space_of
-from kerneltune.tools.languages.ptx.sim.machine import WARP, InFlight, Ins, Lanes, Read, Run, WarpMachine, parted
+from kerneltune.tools.languages.ptx.sim.machine import WARP, Ins, Lanes, Read, Run, WarpMachine
 from kerneltune.tools.languages.ptx.sim.values import decode, encode, is_float, poison, to_format, unsupported
 from kerneltune.tools.languages.triton.ttir.ir import Array
 
@@ -211,15 +211,12 @@ def _tensor(ins: Ins) -> Run:
     if what == "wait_group":
         count = ins.bits(ins.operands[0], "b32")
         return lambda m: _wait(m, int(count(m).flat[0]))
-    return (lambda m: m.commit(m.tensor_groups)) if what == "commit_group" else nothing(ins)
+    return (lambda m: m.tensors.commit(m)) if what == "commit_group" else nothing(ins)
 
 
 def _wait(m: WarpMachine, still_open: int) -> None:
     """Give the sums of all but the last groups to their registers."""
-    here = m.active()
-    closed = m.tensor_groups - still_open
-    ready, m.tensors = parted(m.tensors, lambda one: here[one.lanes] & (one.groups < closed[one.lanes]))
-    for one in ready:
+    for one in m.tensors.waited(m, still_open):
         with m.among(one.lanes):
             for slot, bits in zip(one.slots, one.columns, strict=True):
                 m.put(slot, bits)
@@ -291,8 +288,7 @@ def _multiply_groups(ins: Ins) -> Run:
         before = out.load(m, _accumulator(m, ins, slots)).reshape(-1, rows, columns)
         total = total + np.where(m.full(adds(m))[::_GROUP_LANES, None, None], before, 0)
         found = out.store(m, _sums(total, d_kind, saturates=saturates).reshape(-1, 16, columns))
-        numbers = m.lanes.numbers
-        m.tensors.append(InFlight(ins.ins, numbers, m.tensor_groups[numbers], tuple(found), slots=slots))
+        m.tensors.begin(m, ins, tuple(found), slots=slots)
         for slot in slots:
             m.put(slot, poison("b32"))
 
@@ -323,10 +319,9 @@ def _accumulator(m: WarpMachine, ins: Ins, slots: tuple[int, ...]) -> list[Array
     here = m.active()
     values = [np.array(m.full(m.get(slot))) for slot in slots]
     place = np.cumsum(here) - 1  # of a lane among those at work
-    if any(one.slots != slots and set(one.slots) & set(slots) and here[one.lanes].any() for one in m.tensors):
+    if any(one.slots != slots and set(one.slots) & set(slots) and here[one.lanes].any() for one in m.tensors.items):
         raise unsupported(ins.ins, "products in flight that share some registers")
-    mine, m.tensors = parted(m.tensors, lambda one: here[one.lanes] & (one.slots == slots))
-    for one in mine:
+    for one in m.tensors.take(lambda one: here[one.lanes] & (one.slots == slots)):
         for value, bits in zip(values, one.columns, strict=True):
             value[place[one.lanes]] = bits
     return values

@@ -7,6 +7,7 @@ import numpy as np
 from kerneltune.tools.languages.ptx.ir import TYPE_BITS, Instruction, bits_of
 from kerneltune.tools.languages.triton.ttir import values as ttir_values
 from kerneltune.tools.languages.triton.ttir.ir import Array, InterpreterError, Scalar
+from kerneltune.tools.schema.messages import UNCHECKABLE
 
 # ---
 # The ways in which PTX alone can fail to be emulated. Each message names the instruction and its line; one that is just
@@ -16,22 +17,32 @@ from kerneltune.tools.languages.triton.ttir.ir import Array, InterpreterError, S
 class IllFormed(InterpreterError):
     """Text that makes no sense to the emulator. What an assembler has taken is then not checkable here."""
 
+    problem = UNCHECKABLE
+
 
 class Unsupported(InterpreterError):
     """What the emulator has no meaning for: the kernel cannot be checked here, which does not make it wrong."""
+
+    problem = UNCHECKABLE
 
 
 class Misaligned(InterpreterError):
     """An address that is no multiple of what the instruction needs; a GPU ends the launch."""
 
+    problem = "misaligned"
+
 
 class Deadlock(InterpreterError):
     """Threads that wait for others which never come."""
+
+    problem = "deadlock"
 
 
 class Race(InterpreterError):
     """Two warps of a block used the same shared memory, one wrote, and no barrier lies between them; or a block ended
     before a copy had read it."""
+
+    problem = "race"
 
 
 def place(ins: Instruction) -> str:
@@ -133,8 +144,6 @@ def poison(kind: str) -> Array:
 # rounding it once more to 24 bits or fewer, in any direction, is what rounding the exact result would have been.
 
 MODES = ("rn", "rz", "rm", "rp", "rna")
-ROUNDED = {"rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil}  # to whole numbers
-# bits of the mantissa without the leading one, the exponent of the smallest normal number, the largest number
 _SHAPES = {
     "f16": (10, -14, 65504.0),
     "bf16": (7, -126, float.fromhex("0x1.fep127")),
@@ -192,25 +201,8 @@ def to_format(x: Array, kind: str, mode: str = "rn", *, satfinite: bool = False)
             return x.astype(_FLOATS[kind], copy=False)
         if kind == "bf16" and x.dtype == np.float32:
             return ttir_values.round_bf16(x)
-    rounded = _grid(x.astype(np.float64, copy=False), kind, mode, satfinite)
+    rounded = ttir_values.round_to_grid(x.astype(np.float64, copy=False), _SHAPES[kind], mode, satfinite=satfinite)
     return rounded.astype(_FLOATS.get(kind, np.float32), copy=False)
-
-
-def _grid(x: Array, kind: str, mode: str, satfinite: bool) -> Array:
-    """Round to the format's grid, in float64."""
-    mantissa, lowest, top = _SHAPES[kind]
-    _, exponent = np.frexp(x)
-    spacing = np.ldexp(1.0, np.maximum(exponent - 1, lowest) - mantissa)
-    steps = x / spacing
-    whole = np.copysign(np.floor(np.abs(steps) + 0.5), steps) if mode == "rna" else ROUNDED[mode](steps)
-    rounded = np.where(np.isfinite(x), whole * spacing, x)
-    rounded = np.where(rounded == 0, np.copysign(0.0, x), rounded)
-    over = np.abs(rounded) > top
-    if not over.any():
-        return rounded
-    toward_zero = (mode == "rz") | ((mode == "rm") & (x > 0)) | ((mode == "rp") & (x < 0))
-    finite = satfinite | (np.isfinite(x) & toward_zero)
-    return np.where(over, np.copysign(np.where(finite, top, np.inf), x), rounded)
 
 
 def lane_of(value: float, kind: str) -> Array:

@@ -17,7 +17,6 @@ from kerneltune.tools.languages.triton.ttir.frame import (
     KernelExecution,
     run_func,
 )
-from kerneltune.tools.languages.triton.ttir.inline_asm import ASSEMBLY_OPS
 from kerneltune.tools.languages.triton.ttir.ir import (
     Array,
     Desc,
@@ -35,32 +34,13 @@ from kerneltune.tools.languages.triton.ttir.ir import (
     shape_of,
 )
 from kerneltune.tools.languages.triton.ttir.memory import Argument, DescriptorValue, Pointer
-from kerneltune.tools.languages.triton.ttir.ops_arith import ARITH_OPS, MATH_OPS
-from kerneltune.tools.languages.triton.ttir.ops_memory import (
-    ATOMIC_OPS,
-    DESCRIPTOR_OPS,
-    DOT_OPS,
-    PAD_NAN,
-    POINTER_OPS,
-    ROUND_TF32,
-)
-from kerneltune.tools.languages.triton.ttir.ops_tensor import REDUCE_OPS, SHAPE_OPS
+from kerneltune.tools.languages.triton.ttir.ops_arith import ELEMENTWISE_OPS
+from kerneltune.tools.languages.triton.ttir.ops_memory import MEMORY_OPS, PAD_NAN, ROUND_TF32
+from kerneltune.tools.languages.triton.ttir.ops_tensor import TENSOR_OPS
 from kerneltune.tools.languages.triton.ttir.values import scalar_array
 from kerneltune.tools.languages.triton.ttir.waiting import SideBySide, may_wait
 
-_TABLES = (
-    ARITH_OPS,
-    MATH_OPS,
-    SHAPE_OPS,
-    REDUCE_OPS,
-    DOT_OPS,
-    POINTER_OPS,
-    ATOMIC_OPS,
-    DESCRIPTOR_OPS,
-    CONTROL_OPS,
-    ASSEMBLY_OPS,
-)
-HANDLERS: dict[str, Handler] = {name: handler for table in _TABLES for name, handler in table.items()}
+HANDLERS: dict[str, Handler] = {**ELEMENTWISE_OPS, **TENSOR_OPS, **MEMORY_OPS, **CONTROL_OPS}
 # elements of the widest value in one batch: enough to hide Python's overhead, few enough to stay in the caches
 BATCH = 1 << 18
 

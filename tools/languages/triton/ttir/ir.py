@@ -23,8 +23,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from kerneltune.tools.languages.base import NotInterpreted
+from kerneltune.tools.schema.messages import UNCHECKABLE
 
-class InterpreterError(Exception):
+
+class InterpreterError(NotInterpreted):
     """Base of everything that the interpreter of TTIR and the emulator of PTX raise on purpose."""
 
 
@@ -35,6 +38,8 @@ class TtirSyntaxError(InterpreterError):
 class UnsupportedOp(InterpreterError):
     """An op or type we have no semantics for: the kernel is not checkable here, which does not make it wrong."""
 
+    problem = UNCHECKABLE
+
     def __init__(self, op: str, why: str = "") -> None:
         super().__init__(f"{op}: {why}" if why else op)
         self.op = op
@@ -43,9 +48,13 @@ class UnsupportedOp(InterpreterError):
 class OutOfBounds(InterpreterError):
     """The kernel touched memory outside its tensors, or outside the shared or local memory that there is."""
 
+    problem = "out_of_bounds"
+
 
 class StepLimit(InterpreterError):
     """Too many executed operations, or calls nested too deeply: very likely a loop that does not end."""
+
+    problem = "step_limit"
 
 
 class OutOfTime(InterpreterError):
@@ -54,6 +63,8 @@ class OutOfTime(InterpreterError):
 
 class AssertFailed(InterpreterError):
     """The kernel itself says that something is wrong: a device-side assertion, or trap."""
+
+    problem = "assert_failed"
 
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -1,4 +1,4 @@
-"""arith.* and math.*: constants, arithmetic, comparisons, conversions, libdevice calls.
+"""arith.* and math.*: constants, arithmetic, comparisons, conversions, libdevice calls; inline assembly.
 
 Integers are held signed and wrap like the hardware's; i1 is held as bool. f16 and bf16 results are rounded after every
 op, f32 arithmetic is done in float32.
@@ -8,29 +8,44 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from kerneltune.tools.languages.base import NotInterpreted, language
 from kerneltune.tools.languages.triton.ttir.frame import Frame, Handler
 from kerneltune.tools.languages.triton.ttir.ir import (
     Array,
     Literal,
     Op,
+    StepLimit,
     TtirSyntaxError,
     Type,
     UnsupportedOp,
     bit_width,
     is_float,
+    raw_dtype,
     scalar_name,
+    shape_of,
     stored_dtype,
 )
-from kerneltune.tools.languages.triton.ttir.values import constant, decode, encode, poison, round_to
+from kerneltune.tools.languages.triton.ttir.memory import Pointer
+from kerneltune.tools.languages.triton.ttir.values import (
+    constant,
+    decode,
+    divide,
+    encode,
+    leading_zeros,
+    materialise,
+    multiply_high,
+    poison,
+    round_to,
+    shift,
+    unsigned,
+)
+from kerneltune.tools.schema.plan import Kernel, Launch
 
 Binary = Callable[[Array, Array], Array]
-
-
-def unsigned(value: Array) -> Array:
-    return value if value.dtype == np.bool_ else value.view(f"u{value.dtype.itemsize}")
 
 
 def _signed(value: Array) -> Array:
@@ -65,31 +80,8 @@ def unsigned_op(function: Binary) -> Handler:
     return handler
 
 
-def _divsi(a: Array, b: Array) -> Array:
-    # numpy floors, the hardware truncates: they differ where the remainder is not 0 and the signs differ
-    quotient = np.floor_divide(a, b)
-    inexact = (quotient * b != a) & ((a < 0) != (b < 0))
-    found: Array = quotient + inexact.astype(quotient.dtype)
-    return found
-
-
 def _ceildiv(a: Array, b: Array) -> Array:
     found: Array = -np.floor_divide(-a, b)
-    return found
-
-
-def _shift_left(a: Array, b: Array) -> Array:
-    # a shift by the width or more is poison in LLVM; PTX shifts everything out
-    bits = a.dtype.itemsize * 8
-    found: Array = np.where(np.greater_equal(unsigned(b), bits), a.dtype.type(0), np.left_shift(a, b % bits))
-    return found
-
-
-def _shift_right(a: Array, b: Array) -> Array:
-    bits = a.dtype.itemsize * 8
-    top = np.greater_equal(unsigned(b), bits)
-    filler = (a < 0) * a.dtype.type(-1) if a.dtype.kind == "i" else a.dtype.type(0)
-    found: Array = np.where(top, filler, np.right_shift(a, b % bits))
     return found
 
 
@@ -141,32 +133,22 @@ def constant_op(frame: Frame, op: Op, args: list[Array]) -> Array:
     return op.cache
 
 
-def extsi(frame: Frame, op: Op, args: list[Array]) -> Array:
-    return _signed(args[0]).astype(stored_dtype(op.outs[0]))
-
-
-def extui(frame: Frame, op: Op, args: list[Array]) -> Array:
-    return unsigned(args[0]).astype(stored_dtype(op.outs[0]))
-
-
 def trunci(frame: Frame, op: Op, args: list[Array]) -> Array:
     if scalar_name(op.outs[0]) == "i1":
         return (args[0] & 1).astype(np.bool_)
     return args[0].astype(stored_dtype(op.outs[0]))
 
 
-def sitofp(frame: Frame, op: Op, args: list[Array]) -> Array:
-    return _from_int(_signed(args[0]), op.outs[0])
+def _resized(view: Callable[[Array], Array]) -> Handler:
+    return lambda frame, op, args: view(args[0]).astype(stored_dtype(op.outs[0]))
 
 
-def uitofp(frame: Frame, op: Op, args: list[Array]) -> Array:
-    return _from_int(unsigned(args[0]), op.outs[0])
+def _from_int(view: Callable[[Array], Array]) -> Handler:
+    def handler(frame: Frame, op: Op, args: list[Array]) -> Array:
+        wide = np.float32 if scalar_name(op.outs[0]) == "f32" else np.float64
+        return round_to(view(args[0]).astype(wide), op.outs[0])
 
-
-def _from_int(value: Array, kind: Type) -> Array:
-    if scalar_name(kind) in ("f32", "f64"):
-        return value.astype(stored_dtype(kind))
-    return round_to(value.astype(np.float64), kind)
+    return handler
 
 
 def float_to_int(value: Array, dtype: np.dtype[np.signedinteger], signed: bool) -> Array:
@@ -179,18 +161,13 @@ def float_to_int(value: Array, dtype: np.dtype[np.signedinteger], signed: bool) 
     return np.where(wide >= high, inside.dtype.type(high - 1), inside).view(f"i{bits // 8}").astype(dtype)
 
 
-def fptosi(frame: Frame, op: Op, args: list[Array]) -> Array:
-    return _to_int(args[0], op.outs[0], True)
+def _to_int(signed: bool) -> Handler:
+    def handler(frame: Frame, op: Op, args: list[Array]) -> Array:
+        if scalar_name(op.outs[0]) == "i1":
+            return args[0].astype(np.bool_)
+        return float_to_int(args[0], stored_dtype(op.outs[0]), signed)
 
-
-def fptoui(frame: Frame, op: Op, args: list[Array]) -> Array:
-    return _to_int(args[0], op.outs[0], False)
-
-
-def _to_int(value: Array, kind: Type, signed: bool) -> Array:
-    if scalar_name(kind) == "i1":
-        return value.astype(np.bool_)
-    return float_to_int(value, stored_dtype(kind), signed)
+    return handler
 
 
 def convert_float(frame: Frame, op: Op, args: list[Array]) -> Array:
@@ -209,10 +186,6 @@ def bitcast(frame: Frame, op: Op, args: list[Array]) -> Array:
     return decode(encode(args[0], source), target)
 
 
-def index_cast(frame: Frame, op: Op, args: list[Array]) -> Array:
-    return _signed(args[0]).astype(stored_dtype(op.outs[0]))
-
-
 def poison_op(frame: Frame, op: Op, args: list[Array]) -> Array:
     return poison(result_type(op))
 
@@ -222,27 +195,6 @@ def _extended(signed: bool) -> Handler:
         return [args[0] * args[1], multiply_high(args[0], args[1], signed)]
 
     return handler
-
-
-def multiply_high(a: Array, b: Array, signed: bool) -> Array:
-    """The upper half of the double-width product."""
-    bits = a.dtype.itemsize * 8
-    if bits < 64:
-        wide = f"{'i' if signed else 'u'}8"
-        left, right = (a, b) if signed else (unsigned(a), unsigned(b))
-        product: Array = left.astype(wide) * right.astype(wide)
-        found: Array = np.right_shift(product, product.dtype.type(bits)).astype(a.dtype)
-        return found
-    high = _high64(unsigned(a), unsigned(b)).view(np.int64)
-    return np.subtract(high, np.where(a < 0, b, 0) + np.where(b < 0, a, 0)) if signed else high
-
-
-def _high64(a: Array, b: Array) -> Array:
-    half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
-    a_high, a_low, b_high, b_low = a >> half, a & mask, b >> half, b & mask
-    cross = (a_low * b_low >> half) + (a_high * b_low & mask) + a_low * b_high
-    found: Array = a_high * b_high + (a_high * b_low >> half) + (cross >> half)
-    return found
 
 
 def addui_extended(frame: Frame, op: Op, args: list[Array]) -> list[Array]:
@@ -263,13 +215,13 @@ _FLOAT: dict[str, Callable[..., Array]] = {
     "minnumf": np.fmin,
 }
 
-ARITH_OPS: dict[str, Handler] = {f"arith.{name}": float_op(function) for name, function in _FLOAT.items()}
-ARITH_OPS |= {
+ELEMENTWISE_OPS: dict[str, Handler] = {f"arith.{name}": float_op(function) for name, function in _FLOAT.items()}
+ELEMENTWISE_OPS |= {
     "arith.constant": constant_op,
     "arith.addi": int_op(np.add, np.logical_xor),
     "arith.subi": int_op(np.subtract, np.logical_xor),
     "arith.muli": int_op(np.multiply, np.logical_and),
-    "arith.divsi": int_op(_divsi),
+    "arith.divsi": int_op(divide),
     "arith.remsi": int_op(np.fmod),
     "arith.floordivsi": int_op(np.floor_divide),
     "arith.ceildivsi": int_op(_ceildiv),
@@ -279,9 +231,9 @@ ARITH_OPS |= {
     "arith.andi": int_op(np.bitwise_and),
     "arith.ori": int_op(np.bitwise_or),
     "arith.xori": int_op(np.bitwise_xor),
-    "arith.shli": int_op(_shift_left),
-    "arith.shrsi": int_op(_shift_right),
-    "arith.shrui": unsigned_op(_shift_right),
+    "arith.shli": int_op(lambda a, b: shift(np.left_shift, a, unsigned(b))),
+    "arith.shrsi": int_op(lambda a, b: shift(np.right_shift, a, unsigned(b))),
+    "arith.shrui": unsigned_op(partial(shift, np.right_shift)),
     # i1 is signed -1 or 0, so its signed maximum is `and`
     "arith.maxsi": int_op(np.maximum, np.logical_and),
     "arith.minsi": int_op(np.minimum, np.logical_or),
@@ -290,20 +242,20 @@ ARITH_OPS |= {
     "arith.cmpi": cmpi,
     "arith.cmpf": cmpf,
     "arith.select": select,
-    "arith.extsi": extsi,
-    "arith.extui": extui,
+    "arith.extsi": _resized(_signed),
+    "arith.extui": _resized(unsigned),
     "arith.trunci": trunci,
-    "arith.sitofp": sitofp,
-    "arith.uitofp": uitofp,
-    "arith.fptosi": fptosi,
-    "arith.fptoui": fptoui,
+    "arith.sitofp": _from_int(_signed),
+    "arith.uitofp": _from_int(unsigned),
+    "arith.fptosi": _to_int(True),
+    "arith.fptoui": _to_int(False),
     "arith.extf": convert_float,
     "arith.truncf": convert_float,
     "tt.fp_to_fp": convert_float,
     "arith.bitcast": bitcast,
     "tt.bitcast": bitcast,
-    "arith.index_cast": index_cast,
-    "arith.index_castui": extui,
+    "arith.index_cast": _resized(_signed),
+    "arith.index_castui": _resized(unsigned),
     "arith.mulsi_extended": _extended(True),
     "arith.mului_extended": _extended(False),
     "arith.addui_extended": addui_extended,
@@ -347,18 +299,6 @@ def _popcount(value: Array) -> Array:
     return np.bitwise_count(unsigned(value)).astype(value.dtype)
 
 
-def _leading_zeros(value: Array) -> Array:
-    width = value.dtype.itemsize * 8
-    left, count = unsigned(value), np.zeros(value.shape, value.dtype)
-    for step in (32, 16, 8, 4, 2, 1):
-        if step < width:
-            empty = left < left.dtype.type(1) << left.dtype.type(width - step)
-            count += empty * value.dtype.type(step)
-            left = np.where(empty, left << left.dtype.type(step), left)
-    total: Array = np.add(count, left == 0)
-    return total
-
-
 def _trailing_zeros(value: Array) -> Array:
     return _popcount((value & -value) - value.dtype.type(1))
 
@@ -367,47 +307,27 @@ def _sincospi(function: Function) -> Function:
     return lambda value: function(value * value.dtype.type(np.pi))
 
 
-FLOAT: dict[str, Function] = {
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "expm1": np.expm1,
-    "log": np.log,
-    "log2": np.log2,
-    "log10": np.log10,
-    "log1p": np.log1p,
-    "sqrt": np.sqrt,
+# what numpy has under the same name
+_OF_NUMPY = """
+exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh floor
+ceil trunc copysign
+"""
+FLOAT: dict[str, Function] = {name: getattr(np, name) for name in _OF_NUMPY.split()}
+FLOAT |= {
     "rsqrt": _rsqrt,
-    "cbrt": np.cbrt,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "atan": np.arctan,
-    "atan2": np.arctan2,
-    "sinh": np.sinh,
-    "cosh": np.cosh,
-    "tanh": np.tanh,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
     "erf": _torch("erf"),
     "erfc": _torch("erfc"),
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "trunc": np.trunc,
     "round": _round_half_away,
     "roundeven": np.rint,
     "fma": _fma,
     "absf": np.abs,
     "powf": np.power,
-    "copysign": np.copysign,
 }
 
 INT: dict[str, Function] = {
     "absi": np.abs,
     "ctpop": _popcount,
-    "ctlz": _leading_zeros,
+    "ctlz": leading_zeros,
     "cttz": _trailing_zeros,
     "isnan": np.isnan,
     "isinf": np.isinf,
@@ -415,20 +335,16 @@ INT: dict[str, Function] = {
 }
 
 # libdevice has the above, some under other names, and more
-_LIBDEVICE: dict[str, Function] = dict(FLOAT)
+_MORE_OF_NUMPY = "rint fmod fmin fmax hypot nextafter ldexp isnan isinf signbit"
+_LIBDEVICE: dict[str, Function] = FLOAT | {name: getattr(np, name) for name in _MORE_OF_NUMPY.split()}
 _LIBDEVICE |= {
     "fabs": np.abs,
     "pow": np.power,
     "powi": np.power,
     "exp10": lambda value: np.power(value.dtype.type(10), value),
-    "rint": np.rint,
     "nearbyint": np.rint,
-    "fmod": np.fmod,
     "remainder": lambda a, b: a - b * np.rint(a / b),
-    "fmin": np.fmin,
-    "fmax": np.fmax,
     "fdim": lambda a, b: np.where(a > b, a - b, a.dtype.type(0)),
-    "hypot": np.hypot,
     "rcbrt": lambda value: np.reciprocal(np.cbrt(value)),
     "sinpi": _sincospi(np.sin),
     "cospi": _sincospi(np.cos),
@@ -436,20 +352,12 @@ _LIBDEVICE |= {
     "lgamma": _torch("gammaln"),
     "tgamma": lambda value: np.exp(_torch("gammaln")(value)),
     "normcdf": _torch("ndtr"),
-    "j0": _torch("bessel_j0"),
-    "j1": _torch("bessel_j1"),
-    "y0": _torch("bessel_y0"),
-    "y1": _torch("bessel_y1"),
+    **{name: _torch(f"bessel_{name}") for name in ("j0", "j1", "y0", "y1")},
     "cyl_bessel_i0": _torch("i0"),
     "cyl_bessel_i1": _torch("i1"),
     "saturate": lambda value: np.clip(np.nan_to_num(value, nan=0.0), 0, 1),
-    "nextafter": np.nextafter,
-    "ldexp": np.ldexp,
-    "isnan": np.isnan,
-    "isinf": np.isinf,
     "finite": np.isfinite,
     "isfinited": np.isfinite,
-    "signbit": np.signbit,
     "ilogb": lambda value: np.frexp(value)[1] - 1,
     "logb": lambda value: np.frexp(value)[1] - 1,
 }
@@ -459,8 +367,8 @@ _EXACT: dict[str, Function] = {
     "llabs": np.abs,
     "popc": _popcount,
     "popcll": _popcount,
-    "clz": _leading_zeros,
-    "clzll": _leading_zeros,
+    "clz": leading_zeros,
+    "clzll": leading_zeros,
     "mulhi": lambda a, b: multiply_high(a, b, True),
     "umulhi": lambda a, b: multiply_high(a, b, False),
     "mul64hi": lambda a, b: multiply_high(a, b, True),
@@ -540,12 +448,131 @@ def _int_handler(function: Function) -> Handler:
     return lambda frame, op, args: function(*args)
 
 
-MATH_OPS: dict[str, Handler] = {f"math.{name}": float_op(function) for name, function in FLOAT.items()}
-MATH_OPS |= {f"math.{name}": _int_handler(function) for name, function in INT.items()}
-MATH_OPS |= {
+ELEMENTWISE_OPS |= {f"math.{name}": float_op(function) for name, function in FLOAT.items()}
+ELEMENTWISE_OPS |= {f"math.{name}": _int_handler(function) for name, function in INT.items()}
+ELEMENTWISE_OPS |= {
     "tt.clampf": clampf,
     "tt.precise_sqrt": float_op(np.sqrt),
     "tt.precise_divf": float_op(np.divide),
     "tt.mulhiui": mulhiui,
     "tt.extern_elementwise": extern_elementwise,
 }
+
+
+# ---
+# Inline assembly: a few instructions of PTX from registers to registers, for many elements at once.
+#
+# They are evaluated by the interpreter of PTX, as a kernel in which each thread loads the operands of one instance,
+# runs the text and stores its results. A text that asks for more than registers (memory, other threads, where it runs)
+# means something else there, so it is not evaluated.
+
+# Programmatic dependent launch (tl.extra.cuda.gdc_*): when a kernel may start. Launches run in order here anyway.
+_DEPENDENT_LAUNCH = re.compile(r"griddepcontrol\.(?:wait|launch_dependents); // dummy \$0\Z")
+_BEYOND_REGISTERS = re.compile(
+    r"(?<![\w.%$])(?:ld|ldu|st|atom|red|multimem|cp|bar|barrier|mbarrier|shfl|vote|match|activemask|redux|elect|w?mma|"
+    r"wgmma|ldmatrix|stmatrix|tcgen05|call|prefetchu?|membar|fence|griddepcontrol|nanosleep|trap|brkpt|exit|ret|"
+    r"setmaxnreg|discard|applypriority|createpolicy|mapa|getctarank|tex|tld4|suld|sust|sured|txq|suq)(?=[.\s;])"
+    r"|%(?:tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|smid|nsmid|gridid|clock|globaltimer|lanemask|pm|envreg|cluster|"
+    r"is_explicit|total_smem|aggr_smem|dynamic_smem|reserved_smem|current_graph)"
+)
+_PLACE = re.compile(r"\$(?:(\$)|(\d+)|\{(\d+)(?::\w+)?\})")
+_REGISTERS = {"b": ("b8", 1), "h": ("b16", 2), "r": ("b32", 4), "f": ("f32", 4), "l": ("b64", 8), "d": ("f64", 8)}
+_BLOCK = 128
+_HEAD = ".version 8.7\n.target sm_90a\n.address_size 64"
+_INDEX = """.reg .u32 %asm_i, %asm_n;
+mov.u32 %asm_i, %ctaid.x; mov.u32 %asm_n, %ntid.x;
+mul.lo.u32 %asm_i, %asm_i, %asm_n; mov.u32 %asm_n, %tid.x; add.u32 %asm_i, %asm_i, %asm_n;"""
+
+
+def inline_asm(frame: Frame, op: Op, args: list[Array]) -> list[Array]:
+    """Results of tt.elementwise_inline_asm, of every element or of as few as the operands differ in."""
+    text = _text(op)
+    if _DEPENDENT_LAUNCH.match(text) and not args:
+        return [np.zeros(1, stored_dtype(op.outs[0]))]
+    pack = op.attrs.get("packed_element")
+    if _BEYOND_REGISTERS.search(text) or not args or not isinstance(pack, int) or not 1 <= pack <= 16:
+        raise UnsupportedOp(op.name, text[:60])
+    if pack > 1:  # elements beside each other share a register
+        args = [materialise(value, shape_of(op.ins[0])) for value in args]
+    whole = np.broadcast_shapes(*(value.shape for value in args))
+    count = int(np.prod(whole, dtype=np.int64))
+    threads = -(-count // (pack * _BLOCK)) * _BLOCK
+    raw = [encode(np.broadcast_to(value, whole), kind) for value, kind in zip(args, op.ins, strict=True)]
+    operands = [_padded(bits, threads * pack) for bits in raw]
+    results = [np.zeros(threads * pack * raw_dtype(kind).itemsize, np.uint8) for kind in op.outs]
+    registers = [_registers(raw_dtype(kind).itemsize, pack) for kind in (*op.outs, *op.ins)]
+    kernel = _kernel(text, _constraints(op), registers, len(results))
+    pointers = [Pointer(buffer, 0, f"operand {at}") for at, buffer in enumerate((*results, *operands))]
+    try:
+        language("ptx").interpret(kernel, (threads // _BLOCK, 1, 1), pointers, Launch(0, (1, 1, 1), ()))
+    except NotInterpreted as error:
+        if error.problem == "step_limit":
+            raise StepLimit(f"{op.name}: {error}") from error
+        raise UnsupportedOp(op.name, f"{text[:60]}: {error}") from error
+    pairs = zip(results, op.outs, strict=True)
+    return [decode(bits.view(raw_dtype(kind))[:count], kind).reshape(whole) for bits, kind in pairs]
+
+
+def _text(op: Op) -> str:
+    """The assembly as its author wrote it."""
+    text = op.words[0] if op.words else ""
+    return re.sub(r"\\([0-9A-Fa-f]{2}|.)", lambda m: chr(int(m[1], 16)) if len(m[1]) == 2 else m[1], text)
+
+
+def _constraints(op: Op) -> list[str]:
+    """One for each register, without marks; clobbers say nothing about values."""
+    given = (word.strip() for word in str(op.attrs.get("constraints", "")).strip('"').split(","))
+    return [word.lstrip("=&+") for word in given if not word.startswith("~")]
+
+
+def _registers(nbytes: int, pack: int) -> tuple[int, int]:
+    """How many registers hold `pack` elements of so many bytes, and the bytes of each: short ones share 32 bits."""
+    together = min(pack, max(1, 4 // nbytes))
+    return -(-pack // together), nbytes * together
+
+
+def _padded(raw: Array, count: int) -> Array:
+    """The bytes of so many elements: these, and then zeros."""
+    out = np.zeros(count, raw.dtype)
+    out[: raw.size] = raw.reshape(-1)
+    return out.view(np.uint8)
+
+
+def _kernel(text: str, constraints: list[str], registers: list[tuple[int, int]], results: int) -> Kernel:
+    """A kernel of one thread for each instance of the text. Its parameters are arrays: of results, then of operands.
+    `registers`: of each of them, how many an instance has and their bytes."""
+    if len(constraints) != sum(count for count, _ in registers):
+        raise UnsupportedOp("tt.elementwise_inline_asm", f"{len(constraints)} constraints: {constraints}")
+    names: list[str] = []
+    params, before, loads, stores = [], [], [], []
+    for place, (count, nbytes) in enumerate(registers):
+        params.append(f".param .u64 asm_p{place}")
+        before.append(f".reg .b64 %asm_at{place}; ld.param.u64 %asm_at{place}, [asm_p{place}];")
+        before.append(f"mad.wide.u32 %asm_at{place}, %asm_i, {count * nbytes}, %asm_at{place};")
+        for at in range(count):
+            letter, name = constraints[len(names)], f"%asm_r{len(names)}"
+            if letter.isdecimal() and int(letter) < len(names):
+                name = names[int(letter)]  # the register of that result
+            elif letter in _REGISTERS and _REGISTERS[letter][1] >= nbytes:
+                before.append(f".reg .{_REGISTERS[letter][0]} {name};")
+            else:
+                raise UnsupportedOp("tt.elementwise_inline_asm", f"an operand of {nbytes} bytes as {letter!r}")
+            names.append(name)
+            address = f"[%asm_at{place} + {at * nbytes}]"
+            if place < results:
+                stores.append(f"st.global.b{8 * nbytes} {address}, {name};")
+            else:
+                loads.append(f"ld.global.b{8 * nbytes} {name}, {address};")
+
+    def named(found: re.Match[str]) -> str:
+        number = found[2] or found[3]
+        if number is not None and int(number) >= len(names):
+            raise UnsupportedOp("tt.elementwise_inline_asm", f"${number} of {len(names)}")
+        return "$" if number is None else names[int(number)]
+
+    body = [_INDEX, *before, *loads, "{", _PLACE.sub(named, text), "}", *stores, "ret;"]
+    lines = "\n".join([_HEAD, f".visible .entry asm_elements({', '.join(params)})", "{", *body, "}"])
+    return Kernel("asm_elements", "ptx", lines, (), {"block": [_BLOCK, 1, 1]})
+
+
+ELEMENTWISE_OPS["tt.elementwise_inline_asm"] = inline_asm

@@ -32,8 +32,15 @@ from kerneltune.tools.languages.triton.ttir.ir import (
     stored_dtype,
 )
 from kerneltune.tools.languages.triton.ttir.memory import SHIFT, AddressSpace
-from kerneltune.tools.languages.triton.ttir.ops_arith import unsigned
-from kerneltune.tools.languages.triton.ttir.values import decode, encode, materialise, poison, round_tf32, round_to
+from kerneltune.tools.languages.triton.ttir.values import (
+    decode,
+    encode,
+    materialise,
+    poison,
+    round_tf32,
+    round_to,
+    unsigned,
+)
 
 
 def pointee_of(kind: Type) -> Type:
@@ -103,7 +110,7 @@ def store(frame: Frame, op: Op, args: list[Array]) -> None:
     scatter(frame, args[0], args[1], args[2] if len(args) > 2 else None, pointee_of(op.ins[0]))
 
 
-POINTER_OPS: dict[str, Handler] = {
+MEMORY_OPS: dict[str, Handler] = {
     "tt.addptr": addptr,
     "tt.ptr_to_int": ptr_to_int,
     "tt.int_to_ptr": int_to_ptr,
@@ -160,12 +167,12 @@ def exchange(space: AddressSpace, combine: Combine, address: Array, value: Array
     return old
 
 
-def turns(address: Array) -> Iterator[Array]:
-    """Groups of lanes with distinct addresses; lanes that share one appear in their own order."""
-    order = np.argsort(address, kind="stable")
-    ordered = address[order]
+def turns(*place: Array) -> Iterator[Array]:
+    """Groups of lanes at distinct places, which may be an address and the block that it is in; lanes that share one
+    appear in their own order."""
+    order = np.lexsort(place)
     position = np.arange(len(order))
-    starts = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    starts = np.concatenate([[True], np.logical_or.reduce([np.diff(part[order]) != 0 for part in place])])
     turn = position - np.maximum.accumulate(np.where(starts, position, 0))
     if not turn.any():
         yield position
@@ -220,7 +227,7 @@ def rmw_kind(kind: str, element: Type) -> str:
     return "fadd" if kind == "add" and "f" in scalar_name(element) else kind
 
 
-ATOMIC_OPS: dict[str, Handler] = {"tt.atomic_rmw": rmw, "tt.atomic_cas": cas}
+MEMORY_OPS |= {"tt.atomic_rmw": rmw, "tt.atomic_cas": cas}
 
 
 PAD_NAN, ROUND_TF32 = 1, 2
@@ -321,7 +328,7 @@ def reduce(frame: Frame, op: Op, args: list[Array]) -> None:
         update(frame.machine.space, name, address[inside], value[inside], kind.block.element)
 
 
-DESCRIPTOR_OPS: dict[str, Handler] = {
+MEMORY_OPS |= {
     "tt.make_tensor_descriptor": make,
     "tt.descriptor_load": load_block,
     "tt.descriptor_gather": gather_rows,
@@ -407,4 +414,4 @@ def _times(value: Array, scale: Array | None) -> Array:
     return value if scale is None else value * np.repeat(scale, value.shape[-1] // scale.shape[-1], axis=-1)
 
 
-DOT_OPS: dict[str, Handler] = {"tt.dot": dot, "tt.dot_scaled": dot_scaled}
+MEMORY_OPS |= {"tt.dot": dot, "tt.dot_scaled": dot_scaled}

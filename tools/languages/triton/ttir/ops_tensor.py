@@ -21,8 +21,7 @@ from kerneltune.tools.languages.triton.ttir.ir import (
     scalar_name,
     shape_of,
 )
-from kerneltune.tools.languages.triton.ttir.ops_arith import unsigned
-from kerneltune.tools.languages.triton.ttir.values import materialise, widen_axis
+from kerneltune.tools.languages.triton.ttir.values import materialise, unsigned, widen_axis
 
 AXES = {"x": 0, "y": 1, "z": 2}
 
@@ -140,7 +139,7 @@ def ignore(frame: Frame, op: Op, args: list[Array]) -> None:
     """Printing, barriers and hints: programs run op by op here, so nothing is left to synchronise."""
 
 
-SHAPE_OPS: dict[str, Handler] = {
+TENSOR_OPS: dict[str, Handler] = {
     "tt.get_program_id": program_id,
     "tt.get_num_programs": num_programs,
     "tt.make_range": make_range,
@@ -158,7 +157,7 @@ SHAPE_OPS: dict[str, Handler] = {
     "tt.assert": assert_op,
 }
 _IGNORED = ("tt.print", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "llvm.intr.assume")
-SHAPE_OPS |= dict.fromkeys(_IGNORED, ignore)
+TENSOR_OPS |= dict.fromkeys(_IGNORED, ignore)
 
 
 UFUNCS: dict[str, np.ufunc] = {
@@ -304,4 +303,4 @@ def map_elementwise(frame: Frame, op: Op, args: list[Array]) -> list[Array]:
     return [np.stack(group, axis=-1).reshape(-1, *shape) for group in groups]
 
 
-REDUCE_OPS: dict[str, Handler] = {"tt.reduce": reduce, "tt.scan": scan, "tt.map_elementwise": map_elementwise}
+TENSOR_OPS |= {"tt.reduce": reduce, "tt.scan": scan, "tt.map_elementwise": map_elementwise}

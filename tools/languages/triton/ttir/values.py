@@ -75,17 +75,32 @@ def _finite(name: str) -> Array:
     return positive[np.isfinite(positive)].astype(np.float64)
 
 
+ROUNDED = {"rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil}  # to whole numbers
+
+
+def round_to_grid(x: Array, grid: tuple[int, int, float], mode: str, *, satfinite: bool = False) -> Array:
+    """Float64 rounded to a format's numbers, as PTX's modifiers say it. `grid`: bits of the mantissa without the
+    leading one, the exponent of the smallest normal number (subnormals have its spacing), the largest number."""
+    mantissa, lowest, top = grid
+    _, exponent = np.frexp(x)
+    spacing = np.ldexp(1.0, np.maximum(exponent - 1, lowest) - mantissa)
+    steps = x / spacing
+    whole = np.copysign(np.floor(np.abs(steps) + 0.5), steps) if mode == "rna" else ROUNDED[mode](steps)
+    rounded = np.where(np.isfinite(x), whole * spacing, x)
+    rounded = np.where(rounded == 0, np.copysign(0.0, x), rounded)
+    over = np.abs(rounded) > top
+    if not over.any():
+        return rounded
+    toward_zero = (mode == "rz") | ((mode == "rm") & (x > 0)) | ((mode == "rp") & (x < 0))
+    finite = satfinite | (np.isfinite(x) & toward_zero)
+    return np.where(over, np.copysign(np.where(finite, top, np.inf), x), rounded)
+
+
 def round_mini(x: Array, name: str, toward_zero: bool = False) -> Array:
     """Nearest fp8 number, ties to even, saturating as `cvt.rn.satfinite` does on the hardware; NaN stays NaN."""
-    mini, wide = MINIS[name], x.astype(np.float64)
-    _, exponent = np.frexp(wide)
-    # the spacing of the format's numbers around each value; subnormals share the spacing of the smallest normals
-    spacing = np.ldexp(1.0, np.maximum(exponent, 2 - mini.bias) - 1 - mini.mantissa)
-    steps = wide / spacing
-    rounded = (np.trunc(steps) if toward_zero else np.rint(steps)) * spacing
-    top = _finite(name)[-1]
-    clipped: Array = np.clip(rounded, -top, top).astype(np.float32)
-    return clipped
+    mini, mode = MINIS[name], "rz" if toward_zero else "rn"
+    grid = (mini.mantissa, 1 - mini.bias, float(_finite(name)[-1]))
+    return round_to_grid(x.astype(np.float64), grid, mode, satfinite=True).astype(np.float32)
 
 
 def encode_mini(x: Array, name: str) -> Array:
@@ -120,12 +135,6 @@ def round_tf32(x: Array) -> Array:
     return np.where(np.isfinite(x), out, x)
 
 
-def _f16_toward_zero(x: Array) -> Array:
-    near = x.astype(np.float16)
-    over = np.abs(near.astype(np.float64)) > np.abs(x)
-    return np.where(over, np.nextafter(near, np.float16(0)), near)
-
-
 def round_to(x: Array, kind: Type, toward_zero: bool = False) -> Array:
     """`x` rounded to the element format of `kind`, in its stored dtype."""
     name = scalar_name(kind)
@@ -134,7 +143,7 @@ def round_to(x: Array, kind: Type, toward_zero: bool = False) -> Array:
     if name == "bf16":
         return round_bf16(x.astype(np.float32, copy=False), toward_zero)
     if name == "f16" and toward_zero:
-        return _f16_toward_zero(x)
+        return round_to_grid(x.astype(np.float64), (10, -14, 65504.0), "rz").astype(np.float16)
     return x.astype(stored_dtype(kind), copy=False)
 
 
@@ -159,6 +168,58 @@ def encode(value: Array, kind: Type) -> Array:
     if name in MINIS:
         return encode_mini(value, name)
     return np.ascontiguousarray(value).astype(raw_dtype(kind), copy=False)
+
+
+def unsigned(value: Array) -> Array:
+    """Integers seen without a sign."""
+    return value if value.dtype == np.bool_ else value.view(f"u{value.dtype.itemsize}")
+
+
+def divide(a: Array, b: Array) -> Array:
+    """Divide toward zero, where numpy floors; by zero gives all bits set, as on GPUs."""
+    safe = np.where(b == 0, b.dtype.type(1), b)
+    floor = a // safe  # the lowest number by -1 is itself, wrapped around
+    if a.dtype.kind == "i":
+        floor = np.where((floor * safe != a) & ((a < 0) != (safe < 0)), floor + floor.dtype.type(1), floor)
+    return np.where(b == 0, ~a.dtype.type(0), floor)
+
+
+def shift(op: np.ufunc, value: Array, by: Array) -> Array:
+    """`value` shifted by an unsigned `by`; by more than the width is by the width in PTX, and poison in LLVM."""
+    width = value.dtype.itemsize * 8
+    moved: Array = op(value, np.minimum(by, width - 1).astype(value.dtype))
+    keeps_sign = op is np.right_shift and value.dtype.kind == "i"
+    return moved if keeps_sign else np.where(by >= width, value.dtype.type(0), moved)
+
+
+def multiply_high(a: Array, b: Array, signed: bool) -> Array:
+    """The upper half of the double-width product of integers that are held signed."""
+    bits = a.dtype.itemsize * 8
+    if bits < 64:
+        left, right = (a, b) if signed else (unsigned(a), unsigned(b))
+        wide = f"{'i' if signed else 'u'}8"
+        product: Array = left.astype(wide) * right.astype(wide)
+        upper: Array = np.right_shift(product, product.dtype.type(bits)).astype(a.dtype)
+        return upper
+    x, y = unsigned(a), unsigned(b)
+    half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
+    x_high, x_low, y_high, y_low = x >> half, x & mask, y >> half, y & mask
+    cross = (x_low * y_low >> half) + (x_high * y_low & mask) + x_low * y_high
+    high: Array = np.asarray(x_high * y_high + (x_high * y_low >> half) + (cross >> half)).view(np.int64)
+    return np.subtract(high, np.where(a < 0, b, 0) + np.where(b < 0, a, 0)) if signed else high
+
+
+def leading_zeros(value: Array) -> Array:
+    """How many bits above the highest one, as the value's type."""
+    width = value.dtype.itemsize * 8
+    left, count = unsigned(value), np.zeros(value.shape, value.dtype)
+    for step in (32, 16, 8, 4, 2, 1):
+        if step < width:
+            empty = left < left.dtype.type(1) << left.dtype.type(width - step)
+            count += empty * value.dtype.type(step)
+            left = np.where(empty, left << left.dtype.type(step), left)
+    total: Array = np.add(count, left == 0)
+    return total
 
 
 _LITERAL = re.compile(r"true|false|0x[0-9A-Fa-f]+|[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")

@@ -12,7 +12,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import ASTSource, make_backend
 
 from kerneltune.tools.languages.ptx import parse
-from kerneltune.tools.languages.ptx.sim import EmulatedLaunch, EmulationStats, run
+from kerneltune.tools.languages.ptx.loader import PtxLaunch
+from kerneltune.tools.languages.ptx.sim import run
 from kerneltune.tools.languages.triton import ttir
 from tests.tools.languages.triton.ttir.lowering import POINTERS, pointer
 
@@ -66,13 +67,13 @@ def _kind(value: Any) -> str:
     return "fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"
 
 
-def emulate(lowered: Lowered, grid: tuple[int, ...], arguments: dict[str, Any], **options: Any) -> EmulationStats:
+def emulate(lowered: Lowered, grid: tuple[int, ...], arguments: dict[str, Any], **options: Any) -> None:
     """Run the PTX; Triton appends parameters of its own, which are 0."""
-    module = parse(lowered.ptx)
     args = [pointer(n, v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()]
-    args += [0] * (len(module.entries[0].params) - len(args))
+    args += [0] * (len(parse(lowered.ptx).entries[0].params) - len(args))
     x, y, z = (*grid, 1, 1)[:3]
-    return run(module, EmulatedLaunch((x, y, z), (lowered.threads, 1, 1), lowered.shared_bytes), args, **options)
+    block = (lowered.threads, 1, 1)
+    run(PtxLaunch(lowered.ptx, "", (x, y, z), block, tuple(args), (), lowered.shared_bytes), **options)
 
 
 def run_both(

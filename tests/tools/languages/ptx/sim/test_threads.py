@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from kerneltune.tools.languages.ptx import PtxError, parse
+from kerneltune.tools.languages.ptx.loader import PtxLaunch
 from kerneltune.tools.languages.ptx.sim import (
     AssertFailed,
     Deadlock,
-    EmulatedLaunch,
     InterpreterError,
     Misaligned,
     OutOfBounds,
@@ -97,7 +98,7 @@ def test_blocks_of_a_grid_in_three_dimensions_know_where_they_are() -> None:
     mad.lo.u32 x5, x2, x4, x1; mad.lo.u32 x5, x5, x3, x0;
     mov.u32 x6, %tid.y; mov.u32 x7, %tid.x; mad.lo.u32 x6, x6, 4, x7; mad.lo.u32 x5, x5, 8, x6;
     mad.wide.u32 q, x5, 4, p; st.global.u32 [q], x5; }}"""
-    run(parse(text), EmulatedLaunch((2, 3, 4), (4, 2, 1)), [pointer(out, "out")])
+    run(PtxLaunch(text, "", (2, 3, 4), (4, 2, 1), (pointer(out, "out"),)))
     assert out.tolist() == list(range(192))
 
 
@@ -135,7 +136,7 @@ def test_tables_of_the_module_hold_their_values() -> None:
     .entry k(.param .u64 out) {{ .reg .b64 p, c; .reg .b32 v; ld.param.u64 p, [out];
     ld.const.u32 v, [table+8]; st.global.u32 [p], v; mov.u64 c, table; cvta.const.u64 c, c; ld.u32 v, [c+12];
     st.global.u32 [p+4], v; ld.global.f32 v, [g]; st.global.u32 [p+8], v; }}"""
-    run(parse(text), EmulatedLaunch((1, 1, 1), (1, 1, 1)), [pointer(out, "out")])
+    run(PtxLaunch(text, "", (1, 1, 1), (1, 1, 1), (pointer(out, "out"),)))
     assert out.tolist() == [30, 0xFFFFFFFF, 0x3F800000, 0]
 
 
@@ -381,7 +382,7 @@ def test_hostile_texts_end_soon_in_errors() -> None:
     _quickly("ret;", InterpreterError, grid=1 << 40)
     nested = "{ .reg .b32 x; " * 60 + "}" * 60
     start(nested + " ret;", u32(0))
-    with pytest.raises(PtxError, match="braces more than 64 deep"):
+    with pytest.raises(InterpreterError, match="braces more than 64 deep"):
         start(nested.replace("{", "{" * 50).replace("}", "}" * 50) + " ret;", u32(0))
 
 
@@ -405,23 +406,23 @@ def test_arguments_are_packed_by_the_parameters_types() -> None:
     .reg .b64 p, x; .reg .b32 y; ld.param.u64 p, [out]; ld.param.u8 y, [a]; st.global.b32 [p], y;
     ld.param.f32 y, [b]; st.global.b32 [p+8], y; ld.param.s64 x, [c]; st.global.b64 [p+16], x;
     ld.param.b32 y, [d]; st.global.b32 [p+24], y; }}"""
-    launch = EmulatedLaunch((1, 1, 1), (32, 1, 1))
-    run(parse(text), launch, [pointer(out, "out"), 200, 1.5, -1, 2.0])
+    launch = PtxLaunch(text, "", (1, 1, 1), (32, 1, 1), (pointer(out, "out"), 200, 1.5, -1, 2.0))
+    run(launch)
     assert out.tolist() == [200, 0x3FC00000, 2**64 - 1, 0x40000000]
     for args, words in (([1], "takes 5 arguments, 1 were given"), ([pointer(out, "o")] * 5, "pointers are .u64"),
                         ([pointer(out, "o"), 1.5, 1.0, 1, 1], "is the float 1.5, but a is .u8")):  # fmt: skip
         with pytest.raises(InterpreterError, match=words):
-            run(parse(text), launch, args)  # type: ignore[arg-type]
+            run(replace(launch, values=tuple(args)))
     with pytest.raises(InterpreterError, match="reqntid 32"):
-        run(parse(text), EmulatedLaunch((1, 1, 1), (64, 1, 1)), [pointer(out, "out"), 200, 1.5, -1, 2.0])
+        run(replace(launch, block=(64, 1, 1)))
 
 
 def test_an_entry_is_chosen_by_name() -> None:
     out = np.zeros(1, np.uint32)
     entry = ".entry {n}(.param .u64 out) {{ .reg .b64 p; ld.param.u64 p, [out]; st.global.b32 [p], {v}; }}\n"
-    module = parse(HEAD + entry.format(n="one", v=1) + entry.format(n="two", v=2))
-    launch, args = EmulatedLaunch((1, 1, 1), (1, 1, 1)), [pointer(out, "out")]
-    run(module, launch, args, entry="two")
+    text = HEAD + entry.format(n="one", v=1) + entry.format(n="two", v=2)
+    launch = PtxLaunch(text, "two", (1, 1, 1), (1, 1, 1), (pointer(out, "out"),))
+    run(launch)
     assert out.tolist() == [2]
     with pytest.raises(InterpreterError, match="has several entries"):
-        run(module, launch, args)
+        run(replace(launch, entry=""))

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kerneltune.tools.languages.ptx import parse
-from kerneltune.tools.languages.ptx.sim import EmulatedLaunch, run
+from kerneltune.tools.languages.ptx.loader import PtxLaunch
+from kerneltune.tools.languages.ptx.sim import run
 from kerneltune.tools.languages.triton.ttir import Pointer
 
 Array = npt.NDArray[Any]
@@ -25,8 +25,8 @@ def start(body: str, *arrays: Array, threads: int = 32, grid: int = 1, shared_by
     params = ", ".join(f".param .u64 p{i}" for i in range(len(arrays)))
     loads = "".join(f".reg .b64 %p{i}; ld.param.u64 %p{i}, [p{i}];" for i in range(len(arrays)))
     text = f"{HEAD}.extern .shared .align 16 .b8 dynamic[];\n.visible .entry k({params}) {{ {loads}\n{body}\n}}"
-    args = [pointer(array, f"p{i}") for i, array in enumerate(arrays)]
-    run(parse(text), EmulatedLaunch((grid, 1, 1), (threads, 1, 1), shared_bytes), args, **options)
+    args = tuple(pointer(array, f"p{i}") for i, array in enumerate(arrays))
+    run(PtxLaunch(text, "", (grid, 1, 1), (threads, 1, 1), args, (), shared_bytes), **options)
 
 
 def compute(body: str, *arrays: Array, out: str = "u4", more: str = "") -> Array:
