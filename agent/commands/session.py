@@ -26,7 +26,7 @@ from kerneltune.tools.sandbox.confine import available
 from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import Json, decode, encode
-from kerneltune.tools.schema.errors import TaskError, Unconfined, UsageError
+from kerneltune.tools.schema.errors import TaskError, Unconfined, UsageError, WorkerTimeout
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH, ceilings_path, load_ceilings
 from kerneltune.tools.schema.messages import BASELINES, Baselines, Open, Opened
 from kerneltune.tools.schema.task import TaskSpec
@@ -263,7 +263,10 @@ def open_task(
 def _described(
     judge: Worker, task_file: TaskFile, timeout_s: float
 ) -> tuple[TaskSpec, tuple[str, ...], dict[str, Json]]:
-    body = judge.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=timeout_s).body
+    try:
+        body = judge.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=timeout_s).body
+    except WorkerTimeout as error:
+        raise TaskError(f"{task_file.path} runs for longer than {timeout_s:g} s before its shapes are known") from error
     opened = decode(Opened, body)
     if opened.task is None:
         raise TaskError(opened.problem or f"{task_file.path} cannot be used as a task")

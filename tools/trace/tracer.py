@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kerneltune.tools.backends.cuda import stubs
@@ -240,7 +240,7 @@ class CaseTracer:
 
     def __init__(self, session: TracingSession, case: TraceCase) -> None:
         self.session, self.case = session, case
-        self.fake = FakeTensorMode()
+        self.fake = stubs.CopiedFakes()
         self.init: tuple[Step, ...] = ()
         self.state: dict[int, str] = {}
         self.model: Any = None

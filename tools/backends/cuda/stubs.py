@@ -104,6 +104,14 @@ def install_cuda_guard() -> None:
         raise RuntimeError("torch did not replace the placeholder CUDA guard; this torch version is not supported")
 
 
+class CopiedFakes(fake_tensor.FakeTensorMode):
+    """Fake tensors of which copies are of the same mode. torch's deepcopy of one copies its mode, too, and then refuses
+    to mix the two: so any nn.TransformerEncoder, which copies its layer."""
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> "CopiedFakes":
+        return self
+
+
 def _empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 
