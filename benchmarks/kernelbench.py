@@ -426,7 +426,7 @@ class Problem:
     def start_judge(self) -> None:
         """Let a judge import what it needs, and make its context on the GPU, before its turn."""
         with contextlib.suppress(TaskError):
-            if self._place.gpu and self.waiting is None and self.line["stage"]:
+            if self._place.gpu and self.waiting is None and not self.line["cause"]:
                 self.waiting = self._hold(waiting_judge(self._place.machine, self._place.judge))
 
     def close(self) -> None:
