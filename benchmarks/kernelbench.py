@@ -74,11 +74,13 @@ def name_of(path: Path) -> str:
 
 
 def problems(folder: Path, only: str = "*", levels: Sequence[str] = LEVELS[:2]) -> list[Path]:
-    """The files of these levels, shuffled always alike: what is done by then is a fair sample. `only`: a glob."""
+    """The files of these levels, shuffled always alike: what is done by then is a fair sample. `only`: globs between
+    commas; what fits the first comes first."""
     found = [path for level in levels for path in (folder / "KernelBench" / level).glob("*.py")]
     found.sort(key=lambda p: (p.parent.name, int(p.stem.partition("_")[0])))
     shuffled = random.Random(0).sample(found, len(found))
-    return [path for path in shuffled if fnmatchcase(name_of(path), only)]
+    fitting = (path for glob in names_of(only) for path in shuffled if fnmatchcase(name_of(path), glob))
+    return list(dict.fromkeys(fitting))
 
 
 def new_line(name: str, cause: str = "") -> Line:
@@ -422,6 +424,12 @@ class Problem:
             return self._made.get(timeout=timeout_s)
         return None
 
+    def start_judge(self) -> None:
+        """Let a judge import what it needs, and make its context on the GPU, before its turn."""
+        with contextlib.suppress(TaskError):
+            if self._place.gpu and self.waiting is None and not self.line["cause"]:
+                self.waiting = self._hold(waiting_judge(self._place.machine, self._place.judge))
+
     def close(self) -> None:
         """No more candidates are wanted; whatever still runs for it ends."""
         self._enough.set()
@@ -444,8 +452,6 @@ class Problem:
             self.line["cause"] = (problems or ["no expert fits, and Inductor adds nothing"])[0]
             return
         self.line["stage"] = "proposed"
-        if self._place.gpu:
-            self.waiting = self._hold(waiting_judge(self._place.machine, self._place.judge))
         for proposal in worth_trying(proposals, self._place.limits.most):
             if self._enough.is_set():
                 return
@@ -781,13 +787,23 @@ class Ahead:
         """Of those that are wanted: the first that can be judged, or of which is known why not. Waits for one."""
         with self._told:
             self._told.wait_for(lambda: any(problem.ready.is_set() for problem in self._known.values()))
+        self._start_next_judge()
         return next(path for path, problem in self._known.items() if problem.ready.is_set())
 
     def take(self, path: Path) -> Problem:
         """It, to be closed by the caller; begun now if it was not wanted before."""
         if path not in self._known:
             self.want([*self._known, path])
-        return self._known.pop(path)
+        problem = self._known.pop(path)
+        self._start_next_judge()
+        return problem
+
+    def _start_next_judge(self) -> None:
+        """For one problem only: each that waits holds 618 MiB of the GPU (H200), and with one for each of eight that
+        were prepared, every problem found the memory of the one before not freed, and waited 5 s."""
+        ready = (problem for problem in self._known.values() if problem.ready.is_set())
+        if (following := next(ready, None)) is not None:
+            following.start_judge()
 
     def close(self) -> None:
         """Let go of what is not done; the threads end when their workers have."""
@@ -1022,7 +1038,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernelbench", type=Path, metavar="DIR", help="a checkout of KernelBench")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="lines of JSON, one a problem")
     parser.add_argument("--report", action="store_true", help="try nothing, print what is stored, in Markdown")
-    parser.add_argument("--only", metavar="GLOB", default="*", help="problems whose level/name it fits: 'level1/1_*'")
+    parser.add_argument("--only", metavar="GLOBS", default="*", help="problems whose level/name fit one: 'level1/1_*'")
     parser.add_argument("--levels", type=_levels, default="1,2", metavar="1,2", help="of 1 to 4; 1,2")
     parser.add_argument("--tier", choices=("screened", "judged"), default="screened", help="how thoroughly; screened")
     parser.add_argument("--gpu-memory-gib", type=float, default=0.0, metavar="GIB", help="of the GPU's; else all")

@@ -107,6 +107,7 @@ def test_problems_come_in_one_order_always_and_can_be_chosen(folder: Path) -> No
     assert problems(folder) == problems(folder)
     assert {name_of(path) for path in problems(folder)} == FORWARDS.keys()
     assert [name_of(path) for path in problems(folder, "level2/*")] == ["level2/3_Broken"]
+    assert [name_of(path) for path in problems(folder, "level2/*,level1/4*")] == ["level2/3_Broken", "level1/4_Nothing"]
     assert [name_of(path) for path in problems(folder, levels=["level2", "level3"])] == ["level2/3_Broken"]
 
 

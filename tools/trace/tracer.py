@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kerneltune.tools.backends import stand_ins
@@ -36,6 +36,7 @@ from kerneltune.tools.schema.plan import Aten, Kernel, Plan, Step, Storage, Tens
 from kerneltune.tools.schema.task import TensorSpec, row_major
 from kerneltune.tools.schema.verdict import Cause, Status
 from kerneltune.tools.trace.build import Recording, Segment, build_plan, reads, writes
+from kerneltune.tools.trace.fakes import CopiedFakes
 from kerneltune.tools.trace.recorder import LaunchLog, Recorder, Tape
 
 MOST_SHOWN = 8
@@ -243,7 +244,7 @@ class CaseTracer:
 
     def __init__(self, session: TracingSession, case: TraceCase) -> None:
         self.session, self.case = session, case
-        self.fake = FakeTensorMode()
+        self.fake = CopiedFakes()
         self.init: tuple[Step, ...] = ()
         self.state: dict[int, str] = {}
         self.model: Any = None

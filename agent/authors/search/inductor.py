@@ -26,7 +26,7 @@ from torch._dynamo.source import ConstantSource
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.runtime import triton_helpers
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.fx.traceback import preserve_node_meta
@@ -37,6 +37,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from kerneltune.agent.authors.search.clean import InductorKernel, LoweredCode, LoweringFacts, kernel_texts
 from kerneltune.tools.backends import stand_ins
 from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.trace.fakes import CopiedFakes
 
 # ---
 # Ends a computation of our own that takes too much processor time.
@@ -288,6 +289,7 @@ def written_out() -> Iterator[None]:
         (functional, "rms_norm", _over_last),
         (functional, "pad", _pad),
         (torch, "tensor", _tensor),
+        *((torch._VF, name, _step_by_step) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
     ]
     with contextlib.ExitStack() as stack:
         for owner, name, wrap in instead:
@@ -338,6 +340,28 @@ def _group_norm(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
     return group_norm
 
 
+class TooManySteps(Exception):
+    """A recurrent layer that would be unrolled for minutes."""
+
+
+def _step_by_step(usual: Callable[..., Any]) -> Callable[..., Any]:
+    """Unrolled into steps that can be fused, unless those are too many."""
+
+    def layers(x: torch.Tensor, hidden: Any, weights: Any, *options: Any) -> Any:
+        if isinstance(weights, list):
+            _, count, _, _, both, batch_first = options
+            length = int(x.shape[1 if batch_first else 0])
+            steps = length * count * (2 if both else 1)
+            if steps > MOST_STEPS:
+                raise TooManySteps(
+                    f"{count} recurrent layers of {length} steps{', both ways' * both}: TorchInductor unrolls them "
+                    f"into {steps:,}, which takes minutes beyond {MOST_STEPS}"
+                )
+        return usual(x, hidden, weights, *options)
+
+    return layers
+
+
 def _per_channel(value: torch.Tensor, dims: int) -> torch.Tensor:
     return value.reshape(-1, *[1] * (dims - 2))
 
@@ -374,7 +398,8 @@ _CONFIG = {
 
 # Seconds of processor time; usually two. Pooling in three dimensions takes minutes: then known shapes have to do.
 DYNAMIC_S = 10.0
-STATIC_S = 60.0  # for known shapes; a recurrent layer of hundreds of steps takes longer
+STATIC_S = 60.0  # for known shapes
+MOST_STEPS = 256  # of recurrent layers, all together: 64 of an LSTM take 10 s, and are 65 kernels
 _IN_WORDS = {
     "DataDependentOutputException": "forward looks at a tensor's values on the host (an `if`, `.item()`, a slice), "
     "which no fixed sequence of kernels can do; torch.where computes both",
@@ -435,8 +460,8 @@ def lower(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
 
 
 @contextlib.contextmanager
-def _no_grad_fakes(dynamic: bool) -> Iterator[FakeTensorMode]:
-    with FakeTensorMode(shape_env=ShapeEnv() if dynamic else None) as mode, torch.no_grad():
+def _no_grad_fakes(dynamic: bool) -> Iterator[CopiedFakes]:
+    with CopiedFakes(shape_env=ShapeEnv() if dynamic else None) as mode, torch.no_grad():
         yield mode
 
 
@@ -467,9 +492,19 @@ def _constants(overrides: dict[str, Json]) -> dict[str, Json]:
 
 
 def _built(module: types.ModuleType, overrides: dict[str, Json]) -> nn.Module:
-    arguments = _given(overrides, "init_args") if "init_args" in overrides else module.get_init_inputs()
-    model: nn.Module = module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
-    return model
+    """The model on fake tensors; on real ones where its constructor reads values, as one does that makes a list of
+    rates by torch.linspace."""
+
+    def build() -> nn.Module:
+        arguments = _given(overrides, "init_args") if "init_args" in overrides else module.get_init_inputs()
+        model: nn.Module = module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
+        return model
+
+    try:
+        return build()
+    except DataDependentOutputException:
+        with unset_fake_temporarily():
+            return build()
 
 
 def _sizes_among(call: TracedModel, shape_env: ShapeEnv) -> dict[str, tuple[str, torch.SymInt]]:

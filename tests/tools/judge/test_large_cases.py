@@ -219,6 +219,26 @@ def test_a_large_case_is_judged_in_a_bounded_multiple_of_its_size(
     assert whole_bytes > 2 * peak_bytes
 
 
+def test_probes_of_large_weights_take_a_bounded_multiple_of_their_size(tmp_path: Path) -> None:
+    """Numbers, places and values of each element took 14.5 times the weights beside the model: of 4 GiB of weights, in
+    74.5 GiB, no candidate was judged."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.linear = nn.Linear(1024, 1024)\n"
+        "    def forward(self, x):\n        return torch.relu(self.linear(x))\n"
+        "def get_inputs():\n    return [torch.rand(16, 1024)]\n"
+    )
+    loaded, weight = Problem.load(read_task(path)), 4 * 1024**2
+    for battery in ("one_hot_left", "one_hot_right"):
+        with Meter() as meter:
+            drawn = loaded.draw(1, battery)
+            assert drawn is not None
+            assert drawn.regime.one_hot
+            loaded.expectation(drawn.inputs)
+        assert meter.peak_bytes <= 7 * weight + 80 * AT_ONCE, battery
+
+
 def test_a_task_that_can_never_fit_is_told_with_its_sizes(tmp_path: Path) -> None:
     task = describe(task_of(tmp_path, SOFTMAX, "torch.empty(1 << 17, 1 << 17)"))
     problem = too_large(task, 80 << 30)

@@ -4,12 +4,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from kerneltune.tools.judge.correctness.problem import Problem, counter, describe, expanded
-from kerneltune.tools.judge.correctness.tree import leaves
+from kerneltune.tools.judge.correctness.tree import leaves, spec_of
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import TaskSpec
@@ -36,6 +37,13 @@ def get_inputs():
 """
 
 
+def shapes_of(spec: Any) -> Any:
+    """A result's structure without strides, which differ between a layer's ways to run."""
+    if isinstance(spec, dict) and "$tensor" in spec:
+        return spec["$tensor"]["shape"], spec["$tensor"]["dtype"]
+    return [shapes_of(part) for part in (spec["$tuple"] if isinstance(spec, dict) else spec)]
+
+
 def test_softmax_is_described_in_no_time_and_without_its_half_gigabyte() -> None:
     start = time.monotonic()
     task = describe(find_task("softmax"))
@@ -43,6 +51,45 @@ def test_softmax_is_described_in_no_time_and_without_its_half_gigabyte() -> None
     assert task.main.inputs == ({"$tensor": {"shape": [8192, 8192], "dtype": "float32", "stride": None}},)
     assert task.main.bytes_moved == 2 * 4 * 8192**2
     assert (task.main.runs_on_cpu, task.case("ragged").runs_on_cpu, task.case("prime").held_out) == (False, True, True)
+
+
+@pytest.mark.parametrize(
+    ("made", "given"),
+    [
+        ("nn.LSTM(8, 6, 2, batch_first=True, bidirectional=True, proj_size=3)", "[torch.rand(4, 5, 8)]"),
+        ("nn.GRU(8, 6, 3, bidirectional=True, bias=False)", "[torch.rand(5, 4, 8), torch.rand(6, 4, 6)]"),
+        ("nn.RNN(8, 6, nonlinearity='relu')", "[torch.rand(5, 8)]"),
+    ],
+)
+def test_recurrent_layers_are_described_as_they_run_though_not_step_by_step(
+    tmp_path: Path, made: str, given: str
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n"
+        f"        self.rnn = {made}\n    def forward(self, *x): return self.rnn(*x)\ndef get_inputs(): return {given}\n"
+    )
+    described = describe(read_task(path)).main
+    problem = Problem.load(read_task(path))
+    inputs = problem.inputs(0)
+    assert inputs is not None
+    assert shapes_of(described.outputs) == shapes_of(spec_of(problem.native(inputs)))
+    assert described.flops > 0
+
+
+def test_described_steps_cost_what_all_of_them_cost(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.rnn = nn.LSTM(128, 256, 6)\n    def forward(self, x): return self.rnn(x)[0]\n"
+        "def get_inputs(): return [torch.rand(512, 10, 128)]\n"
+    )
+    start = time.process_time()
+    main = describe(read_task(path)).main
+    assert time.process_time() - start < 20  # step by step, more than 120 s on two busy cores
+    assert main.flops == 2 * 5120 * 4 * 256 * (128 + 5 * 256 + 6 * 256)
 
 
 def test_every_built_in_task_is_described_and_survives_the_wire() -> None:
@@ -193,7 +240,7 @@ def test_what_a_task_prints_stays_inside(tmp_path: Path, capsys: pytest.CaptureF
         ("class Model: pass\ndef get_inputs(): return []", r"Model\(…\) failed: TypeError: Model is not a torch"),
         (
             "import nonesuch_\n" + model("x: return x", "[]"),
-            r"line 1: .*ModuleNotFoundError: No module named 'nonesuch_'",
+            r"line 1: the task file needs the package nonesuch_, which is not installed; .* pip install nonesuch_$",
         ),
         (
             model("x: return x, object()", "[torch.rand(2)]"),

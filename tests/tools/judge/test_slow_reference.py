@@ -1,5 +1,6 @@
 """A reference whose forward is slow is judged within a time, with less, and what was left out is said."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from kerneltune.tools.judge.correctness import problem as judging
 from kerneltune.tools.judge.correctness.comparison import compare_in_parts
 from kerneltune.tools.judge.correctness.problem import Problem, describe, expanded, is_small
+from kerneltune.tools.judge.correctness.reference_model import without_cudnn
 from kerneltune.tools.judge.service.cpu_judge import CpuJudge
 from kerneltune.tools.schema.messages import NewInputs, Open
 from kerneltune.tools.schema.task import BATTERIES
@@ -115,3 +117,19 @@ def test_the_constants_of_a_small_case_are_found_once_and_handed_on(tmp_path: Pa
     opened = CpuJudge().open(Open("mine", str(task.path)))
     assert list(opened.small) == ["N"]
     assert with_small(find_task(str(task.path)), opened.small) == expanded(task)
+
+
+@pytest.mark.parametrize(
+    ("by_cudnn", "without", "chosen"),
+    [
+        ([2.0, 0.01], [], False),  # it was loading libraries
+        ([0.9, 0.5], [0.7, 0.04], True),
+        ([0.9, 0.5, 0.5], [0.9, 0.8], False),
+        ([0.9, 0.5, 0.5], [math.inf, math.inf], False),  # no memory
+    ],
+)
+def test_float64_convolutions_go_without_cudnn_where_that_is_measured_to_be_faster(
+    by_cudnn: list[float], without: list[float], chosen: bool
+) -> None:
+    measured = {True: iter([*by_cudnn, 0.5]), False: iter(without)}
+    assert without_cudnn(lambda cudnn: next(measured[cudnn])) is chosen

@@ -459,12 +459,11 @@ class Numbering(InFloat64):  # type: ignore[no-untyped-call]
             self._starts[name] = (start, start + tensor.numel())
             start += tensor.numel()
 
-    def numbered(self, leaves: Leaves) -> dict[str, Tensor]:
-        """The leaves with their elements' numbers for values, in float64."""
-        return {
-            name: torch.arange(*self._starts[name], dtype=torch.float64, device=t.device).reshape(t.shape)
-            for name, t in leaves.items()
-        }
+    def numbered(self, name: str, tensor: Tensor) -> Tensor:
+        """The leaf of that name with its elements' numbers for values, in float64; another tensor as it is."""
+        if name not in self._starts:
+            return tensor
+        return torch.arange(*self._starts[name], dtype=torch.float64, device=tensor.device).reshape(tensor.shape)
 
     def finish(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """Note a contraction."""
@@ -478,11 +477,15 @@ class Numbering(InFloat64):  # type: ignore[no-untyped-call]
 
     def _operand(self, tensor: Tensor, over: tuple[int, ...], impulses: tuple[int, ...]) -> Operand | None:
         """Trace an operand back to the leaf whose elements it holds; None when it holds others."""
-        low, high = float(tensor.abs().max()), float(torch.where(tensor == 0, torch.inf, tensor).min())
-        name = next((n for n, (start, end) in self._starts.items() if start <= high <= low < end), None)
-        if name is None or not bool((tensor == tensor.round()).all()):
+        parts = [tensor[place] for place in portions(tensor)]
+        high = max(float(part.abs().max()) for part in parts)
+        low = min(float(torch.where(part == 0, torch.inf, part).min()) for part in parts)
+        name = next((n for n, (start, end) in self._starts.items() if start <= low <= high < end), None)
+        if name is None or not all(bool((part == part.round()).all()) for part in parts):
             return None
-        ids = torch.where(tensor == 0, -1, tensor.long() - self._starts[name][0])
+        ids = torch.empty_like(tensor, dtype=torch.int64)
+        for place in portions(tensor):
+            ids[place] = torch.where(tensor[place] == 0, -1, tensor[place].long() - self._starts[name][0])
         return Operand(name, ids, over, impulses)
 
 
@@ -506,16 +509,22 @@ def one_hot(operand: Operand, leaf: Tensor, generator: Generator) -> Tensor | No
     element of it serves in several places."""
     chosen = _impulses(operand, generator) if operand.impulses else _one_per_row(operand, generator)
     chosen &= operand.ids >= 0
-    size = leaf.numel()
-    powers = torch.randint(-_OCTAVES, _OCTAVES + 1, (size,), generator=generator, device=leaf.device)
-    signs = torch.randint(0, 2, (size,), generator=generator, device=leaf.device) * 2 - 1
-    values = 2.0 ** powers.double() * signs
-    flat = torch.zeros(size, dtype=torch.float64, device=leaf.device)
-    marked = operand.ids[chosen]
-    flat[marked] = values[marked]
-    back = torch.where(operand.ids >= 0, flat[operand.ids.clamp_min(0)] != 0, False)
-    alone = torch.equal(back, chosen) and bool(chosen.any())
-    return torch.empty_like(leaf).copy_(flat.reshape(leaf.shape)) if alone else None
+    marked = torch.unique(operand.ids[chosen])  # few: values for all elements of 4 GiB of weights took 40 GiB
+    powers = torch.randint(-_OCTAVES, _OCTAVES + 1, marked.shape, generator=generator, device=leaf.device)
+    signs = torch.randint(0, 2, marked.shape, generator=generator, device=leaf.device) * 2 - 1
+    hot = torch.zeros(leaf.numel(), dtype=torch.bool, device=leaf.device)
+    hot[marked] = True
+    for place in portions(operand.ids):
+        ids = operand.ids[place]
+        if not torch.equal(hot[ids.clamp_min(0)] & (ids >= 0), chosen[place]):
+            return None
+    if not marked.numel():
+        return None
+    flat = torch.zeros(
+        leaf.numel(), dtype=torch.float64 if leaf.dtype == torch.float64 else torch.float32, device=leaf.device
+    )
+    flat[marked] = (2.0 ** powers.double() * signs).to(flat.dtype)
+    return torch.empty_like(leaf).copy_(flat.reshape(leaf.shape))
 
 
 def _one_per_row(operand: Operand, generator: Generator) -> Tensor:
@@ -557,11 +566,15 @@ def _impulses(operand: Operand, generator: Generator) -> Tensor:
 
 def mantissas(leaf: Tensor, generator: Generator) -> Tensor:
     """Values with all bits of the format in use, between 1 and 2 in magnitude; of a float32, the last bit is set."""
-    values = torch.rand(leaf.shape, generator=generator, device=leaf.device, dtype=torch.float64) + 1
-    if leaf.dtype == torch.float32:
-        values = (values * 2.0**22).floor() / 2.0**22 + 2.0**-23
-    signs = torch.randint(0, 2, leaf.shape, generator=generator, device=leaf.device) * 2 - 1
-    return torch.empty_like(leaf).copy_(values * signs)
+    made = torch.empty_like(leaf)
+    for place in portions(leaf):
+        part = made[place]
+        values = torch.rand(part.shape, generator=generator, device=leaf.device, dtype=torch.float64) + 1
+        if leaf.dtype == torch.float32:
+            values = (values * 2.0**22).floor() / 2.0**22 + 2.0**-23
+        signs = torch.randint(0, 2, part.shape, generator=generator, device=leaf.device) * 2 - 1
+        part.copy_(values * signs)
+    return made
 
 
 @dataclass(frozen=True)

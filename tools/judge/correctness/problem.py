@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -77,6 +76,7 @@ from kerneltune.tools.schema.errors import OutOfMemory, TaskError
 from kerneltune.tools.schema.task import BATTERIES, PROBES, CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Limitation, LimitationKind
 from kerneltune.tools.task.load import MAIN, SMALL, CaseDef, TaskFile, int_constants, visible_source, with_small
+from kerneltune.tools.trace.fakes import CopiedFakes
 
 _ATEN = torch.ops.aten
 # Where each operator's arguments after query, key and value say that the mask is causal.
@@ -523,13 +523,14 @@ class LoadedCase(ReferenceModel):
     def _numbered(self, own: Tree, free: Mapping[str, Tensor]) -> list[Any]:
         """The contractions of the reference, found by running it on numbers for values. Raises OutOfMemory."""
         numbering = Numbering(free)
-        numbers = numbering.numbered(free)
         try:
             with blame(self.task, "forward()"), default_float64(), torch.no_grad():
                 model = copy.deepcopy(self.model).double()
                 for name, tensor in model.named_parameters():
-                    tensor.copy_(numbers.get(f"state:{name}", tensor))
-                arguments = map_tensors(widened, with_leaves(own, "input", numbers))
+                    tensor.copy_(numbering.numbered(f"state:{name}", tensor))
+                inputs = {name: numbering.numbered(name, t) for name, t in free.items() if name.startswith("input:")}
+                arguments = map_tensors(widened, with_leaves(own, "input", inputs))
+                del inputs
                 with numbering:
                     self._forward(model, tuple(arguments))
         except OutOfMemory:
@@ -614,7 +615,7 @@ class LoadedCase(ReferenceModel):
     def _measured_noise(self, inputs: tuple[Any, ...], answer: Answer, samples: int, longest: int) -> "_Noise":
         noise = WithNoise(Generator(self.device).manual_seed(self._seed), longest)
         with blame(self.task, "forward() in float64", limit_s=math.inf), default_float64(), torch.no_grad():
-            disturbances = Disturbances(self._forward, self.model, inputs, answer.values, noise)
+            disturbances = Disturbances(self._forward_in_float64, self.model, inputs, answer.values, noise)
             return _Noise(disturbances.spread(samples), disturbances.of_operands())
 
 
@@ -790,7 +791,7 @@ def is_small(task: TaskFile, case_name: str) -> bool:
 
 
 def _precision(task: TaskFile) -> str:
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with CopiedFakes(allow_non_fake_inputs=True):
         return Problem.load(task).precision
 
 
@@ -860,10 +861,46 @@ def _faked(task: TaskFile) -> _Size | None:
     """The size of a task's only case; None where it needs values. Kept: without data, a forward of 9,000 operators took
     3 to 8 s, and a task was opened with five of them."""
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with CopiedFakes(allow_non_fake_inputs=True), _all_steps_at_once():
             return _Size._measured(LoadedCase(task, task.cases[0]))
     except TaskError:
         return None
+
+
+@contextlib.contextmanager
+def _all_steps_at_once() -> Iterator[None]:
+    """As long as this lasts, recurrent layers give tensors of the right shapes by the products of all their steps in
+    one: without data they are taken apart, and a task with 6 LSTMs of 512 steps was not described within 120 s."""
+    with contextlib.ExitStack() as held:
+        for name, gates in {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}.items():
+            held.callback(setattr, torch._VF, name, getattr(torch._VF, name))
+            setattr(torch._VF, name, _in_one_step(getattr(torch._VF, name), gates))
+        yield
+
+
+def _in_one_step(usual: Callable[..., Any], gates: int) -> Callable[..., Any]:
+    """A recurrent function of torch's with that many gates, with all steps at once. Of packed sequences as usual."""
+
+    def layers(x: Tensor, hidden: Any, weights: Any, *options: Any) -> Any:
+        if not isinstance(weights, list):
+            return usual(x, hidden, weights, *options)
+        _, count, _, _, both, _ = options
+        sides = count * (2 if both else 1)
+        each = len(weights) // sides
+        directions = [weights[at : at + each] for at in range(0, len(weights), each)]
+        for layer in range(count):
+            own = directions[layer * sides // count : (layer + 1) * sides // count]
+            x = torch.cat([_side(x, side, gates) for side in own], -1)
+        return (x, *map(torch.empty_like, hidden)) if isinstance(hidden, tuple) else (x, torch.empty_like(hidden))
+
+    return layers
+
+
+def _side(x: Tensor, weights: Sequence[Tensor], gates: int) -> Tensor:
+    """One direction of a layer: the products of its input, of its states, and of a projection where there is one."""
+    states = x.new_zeros((*x.shape[:-1], weights[1].shape[1]))
+    made = (x @ weights[0].T + states @ weights[1].T)[..., : weights[1].shape[0] // gates]
+    return made @ weights[-1].T if len(weights) % 2 else made
 
 
 _Place = tuple[str, int]  # the name of a constant, and the index into it when it is a tuple (else 0)

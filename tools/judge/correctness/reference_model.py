@@ -16,6 +16,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.conv import _ConvNd
 
 from kerneltune.tools.judge.correctness.float64 import (
     Rounding,
@@ -43,6 +45,7 @@ T = TypeVar("T")
 LONGEST_CALL_S = (
     50.0  # of a task's function; twice that, with and without data, is less than a task may take to be described
 )
+_SLOW_CONVOLUTIONS_S = 0.05  # of a forward in float64, of which a judgement needs some hundred
 _SIGNS = re.compile(r"out of memory|can't allocate memory|_ALLOC_FAILED", re.IGNORECASE)
 _ASKED = re.compile(r"(?:tried to allocate|asked for) ([\d.]+ \w+)", re.IGNORECASE)
 
@@ -64,6 +67,15 @@ def empty_cache() -> None:
     """Give memory back that torch keeps for later on a GPU."""
     if torch.accelerator.is_available():
         torch.get_device_module().empty_cache()
+
+
+def without_cudnn(seconds: Callable[[bool], float]) -> bool:
+    """Whether float64 convolutions are worth trying without cuDNN, and faster so: its kernels for them need not use the
+    tensor cores that a matrix product in float64 does. On an H200 transposed convolutions of 0.4 TFLOP were not judged
+    within 60 s. `seconds` of a forward with cuDNN (True) or without; the first of either also loads libraries."""
+    if min(seconds(True) for _ in range(2)) <= _SLOW_CONVOLUTIONS_S:
+        return False
+    return min(seconds(False) for _ in range(2)) < seconds(True)
 
 
 def free_cached() -> None:
@@ -244,6 +256,10 @@ def blame(task: TaskFile, what: str, *, limit_s: float = LONGEST_CALL_S) -> Iter
         if ours:
             raise TaskError(str(error)) from error
         raise  # the limit is that of more than this call
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        words = f"needs the package {package}, which is not installed; if it is on PyPI, pip install {package}"
+        raise TaskError(f"{task.path}{_place(task, error)}: {what} {words}") from error
     except (Exception, SystemExit) as error:  # a person's file may raise anything
         text = (str(error).strip().splitlines() or [""])[0]
         place = _place(task, error)
@@ -274,6 +290,7 @@ class ReferenceModel:
     ) -> None:
         self.task, self.case, self.device, self._make_room = task, case, device, make_room
         self._seed, self._altered = 0, False
+        self._by_cudnn: bool | None = None  # float64 convolutions; None: not looked at yet
         with blame(task, "the task file"):
             self._module = execute(task, case)
         with blame(task, "get_init_inputs()"), torch.device(device):
@@ -347,10 +364,37 @@ class ReferenceModel:
 
     def _run_in_float64(self, inputs: tuple[Any, ...], whole: bool) -> Answer:
         with blame(self.task, "forward() in float64"), default_float64(), torch.no_grad():
+            if self._by_cudnn is None:
+                self._by_cudnn = True
+                convolves = any(isinstance(module, _ConvNd) for module in self.model.modules())
+                if convolves and self.device != "cpu":
+                    self._by_cudnn = not without_cudnn(lambda cudnn: self._float64_s(inputs, cudnn))
             model, arguments = copy.deepcopy(self.model).double(), map_tensors(widened, inputs)
             with Watching((arguments, dict(model.state_dict())), whole=whole) as watching:
-                values = self._forward(model, arguments)
+                values = self._forward_in_float64(model, arguments)
             return Answer(values, selections=watching.selections(values), whole=watching.whole)
+
+    def _float64_s(self, inputs: tuple[Any, ...], cudnn: bool) -> float:
+        """Seconds of a forward in float64; infinite where there is no memory for it."""
+        model, arguments = copy.deepcopy(self.model).double(), map_tensors(widened, inputs)
+        torch.get_device_module(self.device).synchronize()
+        began_s = time.perf_counter()
+        try:
+            with torch.backends.cudnn.flags(enabled=cudnn):
+                self._forward(model, arguments)
+            torch.get_device_module(self.device).synchronize()
+        except torch.OutOfMemoryError:
+            return math.inf
+        return time.perf_counter() - began_s
+
+    def _forward_in_float64(self, model: nn.Module, inputs: tuple[Any, ...]) -> Tree:
+        """One forward of a model in float64, by the faster convolutions; by cuDNN's from when others find no memory."""
+        try:
+            with torch.backends.cudnn.flags(enabled=self._by_cudnn is not False):
+                return self._forward(model, inputs)
+        except torch.OutOfMemoryError:
+            self._by_cudnn = True
+            raise
 
     def stored_answer(self, inputs: tuple[Any, ...]) -> Tree:
         """The float64 answer, rounded to the formats of the reference's own."""

@@ -22,6 +22,51 @@ def get_init_inputs(): return []
 SIZE = 3
 """
 
+COPIES = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0), depth)
+    def forward(self, x): return self.layers(x)
+def get_inputs(): return [torch.rand(2, 5, 16)]
+def get_init_inputs(): return [depth]
+depth = 2
+"""
+READS = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rates = [rate.item() for rate in torch.linspace(0.5, 1.5, 3)]
+        self.w = torch.nn.Parameter(torch.rand(4))
+    def forward(self, x): return (x * self.w * self.rates[2]).relu()
+def get_inputs(): return [torch.rand(3, 4)]
+def get_init_inputs(): return []
+"""
+RECURRENT = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = torch.nn.GRU(4, 4, 3, bidirectional=True)
+    def forward(self, x): return self.rnn(x)[0]
+def get_inputs(): return [torch.rand(90, 2, 4)]
+def get_init_inputs(): return []
+"""
+
+
+def test_copied_modules_and_constructors_that_read_values_are_lowered_and_long_recurrences_are_not() -> None:
+    with shared_fork_server.forked(started_base()) as machine, contextlib.closing(Lowering(machine)) as lowering:
+        lower = through(lambda body: lowering.call(body, 120.0))
+        copies = lower(COPIES, {"cases": {"main": {}, "small": {"depth": 1}}}, 90)
+        assert "layers.layers.1.norm2.weight" in copies.facts.state
+        reads = lower(READS, {}, 90)
+        assert ([*reads.facts.state], "1.5" in reads.text) == (["w"], True)
+        with pytest.raises(CannotLower, match=r"3 recurrent layers of 90 steps, both ways: .* unrolls them into 540,"):
+            lower(RECURRENT, {}, 90)
+
 
 def test_a_child_answers_many_requests_and_survives_a_task_that_fails() -> None:
     with (
