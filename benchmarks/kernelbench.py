@@ -35,7 +35,7 @@ from typing import Any, Protocol, TypeVar
 from benchmarks.gpu_fleet import Answer, Fleet, GpuWorker, More, Request, Step, ended_of_itself, gpus_of, served
 from kerneltune.agent.attempt import Proposal, point_of
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
-from kerneltune.agent.commands.session import Lowering, open_task
+from kerneltune.agent.commands.session import LOWER_TIMEOUT_S, Lowering, open_task
 from kerneltune.tools.backends.cuda.device import GpuInfo, Sampler, gpu_info
 from kerneltune.tools.bench import EARLY_JUDGE, CpuBench, GpuBench, waiting_judge
 from kerneltune.tools.sandbox import workers
@@ -304,7 +304,7 @@ class Deadline:
 class AsItComes(Lowering):
     """Only Inductor's kernels as they come: its other settings are the same kernels launched otherwise."""
 
-    def call(self, body: dict[str, Json], timeout_s: float) -> dict[str, Json]:
+    def call(self, body: dict[str, Json], timeout_s: float = LOWER_TIMEOUT_S) -> dict[str, Json]:
         """The same for a request without settings; a refusal for others."""
         return {"error": OTHER_SETTING} if body["overrides"].get("config") else super().call(body, timeout_s)
 
@@ -403,7 +403,7 @@ class Problem:
         desk = self._hold(self._place.machine.trusted("kerneltune.tools.judge.service.cpu_judge:main"))
         with _parsing:
             file = find_task(str(self.path))
-        task, _ = open_task(desk, file, deadline.left_s)
+        task, *_ = open_task(desk, file, deadline.left_s)
         cases = [case.name for case in task.cases if case.runs_on_cpu or self._place.gpu]
         self.line |= {"stage": "described", "cases": cases}
         return OpenedProblem(file, task, desk)
