@@ -38,6 +38,7 @@ from kerneltune.agent.report.data import (
 )
 from kerneltune.agent.report.text import Sanitizer, diff, source, transcripts
 from kerneltune.agent.view import text as words
+from kerneltune.agent.view.state import BAD
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import NOT_IN_FULL, Comparison, Status
 
@@ -229,7 +230,6 @@ def counts(run: Trajectory) -> list[tuple[VerdictLook, int]]:
     return [(look(status), tally[status]) for status in (*Status, None) if tally[status]]
 
 
-_BAD_THROTTLE = 0x8 | 0x20 | 0x40 | 0x80  # hardware slowdown, thermal (software, hardware), power brake
 _POWER_CAP = 0x4
 _VERSIONS = ("kerneltune", "torch", "triton", "numpy", "python", "platform")
 _FENCES = {
@@ -270,7 +270,7 @@ def _clocks(process: Json) -> Iterator[Evidence]:
         yield "SM clock", f"{middle:.0f} MHz median" + (f", {slow:.0f} MHz at the 5th percentile" if slow else "")
     reasons = dig(process, "throttle_reasons")
     if isinstance(reasons, int):
-        bad = "slowed down by heat or hardware" if reasons & _BAD_THROTTLE else "not slowed down by heat or hardware"
+        bad = "slowed down by heat or hardware" if reasons & BAD else "not slowed down by heat or hardware"
         yield "throttling", bad + ("; at times held back by the power limit" if reasons & _POWER_CAP else "")
     for name, key, unit in (("power", "power_w", "W"), ("temperature", "temperature_c", "°C")):
         low, high = number(dig(process, key, 0)), number(dig(process, key, 1))
