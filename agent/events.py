@@ -7,8 +7,9 @@ again (`Verified`): by its run, to confirm the best, and at any time later by `o
 seconds.
 """
 
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, assert_never
@@ -375,3 +376,29 @@ def attempts_of(events: Iterable[Event]) -> list[Attempt]:
 def is_stored(event: Event) -> bool:
     """Whether an event is part of the record; the others, and the pieces of a streamed message, are only shown."""
     return isinstance(event, StoredEvent) and not (isinstance(event, Said) and not event.final)
+
+
+Emit = Callable[[Event], None]
+
+
+class UntilEnded:
+    """Hands events on until the run has ended: threads that are still at work then have nothing more to say."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit, self._lock, self._ended = emit, threading.RLock(), False
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            if not self._ended:
+                self._ended = isinstance(event, RunEnded)
+                self._emit(event)
+
+
+def fan_out(*sinks: Emit) -> Emit:
+    """One sink that hands each event to all, in this order."""
+
+    def emit(event: Event) -> None:
+        for sink in sinks:
+            sink(event)
+
+    return emit

@@ -28,7 +28,7 @@ from kerneltune.agent.attempt import (
 )
 from kerneltune.agent.events import (
     AttemptSkipped,
-    Event,
+    Emit,
     Judged,
     JudgingAgain,
     Proposed,
@@ -49,7 +49,6 @@ from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
 from kerneltune.tools.update import Update
 
-Emit = Callable[[Event], None]
 Keep = Callable[[str, str, Update, Verdict, Tier | None], object]  # of attempt id, source, …: keeps the receipt
 
 

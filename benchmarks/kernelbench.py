@@ -464,7 +464,7 @@ class Problem:
         desk = self._hold(self._place.machine.trusted("kerneltune.tools.judge.service.cpu_judge:main"))
         with _parsing:
             file = find_task(str(self.path))
-        task, _ = open_task(desk, file, deadline.left_s)
+        task, *_ = open_task(desk, file, deadline.left_s)
         cases = [case.name for case in task.cases if case.runs_on_cpu or self._place.gpu]
         self.line |= {"stage": "described", "cases": cases}
         return OpenedProblem(file, task, desk)

@@ -60,13 +60,12 @@ from kerneltune.agent.commands.session import (
     Patience,
     Session,
     Workshop,
-    fan_out,
     open_task,
     session,
     updater_for,
     workshop,
 )
-from kerneltune.agent.events import Event, Judged, RunEnded, RunStarted
+from kerneltune.agent.events import Event, Judged, RunEnded, RunStarted, fan_out
 from kerneltune.agent.models.providers import OFFLINE
 from kerneltune.agent.record.folder import folder_of, receipt_path
 from kerneltune.agent.record.query import Filter, RunSummary
@@ -588,16 +587,12 @@ class Ahead:
 
     def _described(self, task_file: TaskFile) -> Updater:
         with self._shop.machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as desk:
-            task, _ = open_task(desk, task_file)
+            task, *_ = open_task(desk, task_file)
         return updater_for(self._shop, task, self._machine, Patience())
 
     def _lower(self) -> None:
         """Ask TorchInductor all that the search will ask it. What fails here fails there, too, and is told there."""
-
-        def call(body: dict[str, Json]) -> dict[str, Json]:
-            return self._shop.lowering.call(body)
-
-        author = OfflineAuthor(through(call), arch_number(self._shop.arch))
+        author = OfflineAuthor(through(self._shop.lowering.call), arch_number(self._shop.arch))
         author.sketches(self._updater.result().task)
 
     def _update(self, source: str) -> Update:

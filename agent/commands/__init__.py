@@ -39,6 +39,8 @@ AsJson = Annotated[bool, Parameter(help="Print one JSON value on stdout.", negat
 AsLines = Annotated[bool, Parameter(help="Print one JSON object a line, ending in a result.", negative="")]
 NoColour = Annotated[bool, Parameter(help="No colour.", negative="")]
 
+EXPORT_PACKAGES = ("orjson", "pyarrow", "rensa")  # of the extra `export`
+
 
 def require_record(runs_dir: Path) -> None:
     """Raise UsageError where nothing is stored: opening a record would make an empty one."""

@@ -26,6 +26,7 @@ from kerneltune.agent.events import (
     StageStarted,
     Verified,
     Warned,
+    fan_out,
 )
 from kerneltune.agent.record.folder import ReceiptBook, alive, receipt_path
 from kerneltune.agent.settings import Settings, chosen_settings, environment
@@ -152,7 +153,7 @@ def bench_opened(
 ) -> int:
     """Judge candidates on a task that is open, and keep them as a run, if there is a store. Returns 0 when all are
     accepted, 1 when some are not, 130 after Ctrl-C."""
-    from kerneltune.agent.commands.session import fan_out, run_started
+    from kerneltune.agent.commands.session import run_started
     from kerneltune.agent.loop import Run
     from kerneltune.agent.tracker import AttemptTracker
 

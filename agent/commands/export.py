@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kerneltune.agent import complete
-from kerneltune.agent.commands import AsJson, RunsDir, require_record
+from kerneltune.agent.commands import EXPORT_PACKAGES, AsJson, RunsDir, require_record
 from kerneltune.agent.export.base import FORMATS, formats_of, near
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view import text as words
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from kerneltune.agent.record.query import ChosenRun
     from kerneltune.agent.record.store import Store
 
+_FLAGS = {"formats": "format", "tasks": "task", "authors": "author", "rewards": "reward", "form": "as"}
 _EVERY_S = 5.0  # a line of progress where there is no terminal
-_PACKAGES = ("orjson", "pyarrow", "rensa")
 _SPLIT_RULE = (
     "By family of tasks: tasks that share a name, a file, or a Model up to numbers are one family and lie in one split,"
     " drawn by the family's name and the seed; test {test:.3g}, validation {validation:.3g} of the families"
@@ -59,7 +59,7 @@ Examples:
     optimize export --format sft-best --where "speedup>=1.2" -o data/best
     optimize export --format rl-turns --reward drkernel:lambda=0.5 -o data/rl
     optimize export --format fim --leak-check KernelBench/ -o data/fim
-    optimize export --format kto --where near_duplicate=first --as jsonl -o kto
+    optimize export --format kto --where near_first=true --as jsonl -o kto
 """,
 )
 
@@ -150,23 +150,13 @@ class ExportRequest:
         return shlex.join(["optimize", "export", *self._flags(), "-o", self.output.name])
 
     def _flags(self) -> Iterator[str]:
-        several = {"format": self.formats, "task": self.tasks, "author": self.authors}
-        several |= {"where": self.where, "reward": self.rewards}
-        single = {
-            "only-providers": self.only_providers,
-            "rejection-sampling": self.rejection_sampling,
-            "leak-check": None if self.leak_check is None else self.leak_check.name,
-            "as": self.form,
-            "leaked": self.leaked,
-            "test": f"{self.test:g}",
-            "validation": f"{self.validation:g}",
-            "seed": str(self.seed),
-        }
-        for name, values in (several | {n: (v,) for n, v in single.items() if v is not None}).items():
-            for value in values:
-                yield from (f"--{name}", value)
-        if self.no_duplicates:
-            yield "--no-duplicates"
+        for field, value in vars(self).items():
+            if field in ("output", "overwrite") or value is None or value is False:
+                continue
+            for one in value if isinstance(value, tuple | list) else (value,):
+                yield f"--{_FLAGS.get(field, field.replace('_', '-'))}"
+                if one is not True:
+                    yield one.name if isinstance(one, Path) else f"{one:g}" if isinstance(one, float) else str(one)
 
 
 @command.default
@@ -183,7 +173,7 @@ def export(
     Exit code 0: rows were written; 1: none passed the filters; 2: bad input.
     """
     settings = chosen_settings(locals())
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    missing = [name for name in EXPORT_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise Unfit(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
     from kerneltune.agent.export.card import notices

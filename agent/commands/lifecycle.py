@@ -36,15 +36,14 @@ from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.session import (
     USUAL_WIDTH,
     Session,
-    UntilEnded,
     ended,
-    fan_out,
     run_started,
     session,
     warn,
     workshop,
 )
 from kerneltune.agent.events import (
+    Emit,
     Event,
     LimitsChanged,
     Note,
@@ -55,7 +54,9 @@ from kerneltune.agent.events import (
     RunResumed,
     RunStarted,
     RunStopping,
+    UntilEnded,
     Warned,
+    fan_out,
 )
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.models.providers import KEY_VARIABLES, OFFLINE, PROVIDERS, REPLAY, open_model, parse
@@ -65,7 +66,7 @@ from kerneltune.agent.record.folder import ReceiptBook, alive, is_plain, write_b
 from kerneltune.agent.record.query import Filter, RunSummary
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Language, Settings
-from kerneltune.agent.tracker import AttemptTracker, Emit
+from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.agent.view.live import gpu_samples
 from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidate
 from kerneltune.tools.languages.ptx.ir import PtxError

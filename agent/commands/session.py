@@ -14,9 +14,9 @@ from functools import cached_property
 from pathlib import Path
 
 from kerneltune.agent.attempt import StopReason
-from kerneltune.agent.events import Event, Note, RunEnded, RunStarted, Warned
+from kerneltune.agent.events import Emit, Note, RunEnded, RunStarted, Warned
 from kerneltune.agent.settings import Settings
-from kerneltune.agent.tracker import AttemptTracker, Emit, Place
+from kerneltune.agent.tracker import AttemptTracker, Place
 from kerneltune.tools.backends import gpu_info
 from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.bench import EARLY_JUDGE, JUDGE, Bench, CpuBench, GpuBench, ask_judge, opening, waiting_judge
@@ -230,7 +230,7 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
         target = JUDGE if patience.first_tier == "screened" else EARLY_JUDGE  # whose imports take 2 s
         gpu_judge = held.enter_context(waiting_judge(machine, target, _teller(shop))) if shop.gpu else None
         judge = held.enter_context(machine.trusted("kerneltune.tools.judge.service.cpu_judge:main"))
-        task, notes, small = _described(judge, task_file, DESCRIBE_TIMEOUT_S)
+        task, notes, small = open_task(judge, task_file)
         updater = updater_for(shop, task, machine, patience)
         bench: Bench = CpuBench(task, judge, machine.interpreter, case_timeout_s=patience.replay_s)
         if gpu_judge is not None:
@@ -256,15 +256,8 @@ def updater_for(shop: Workshop, task: TaskSpec, machine: Machine, patience: Pati
 
 def open_task(
     judge: Worker, task_file: TaskFile, timeout_s: float = DESCRIBE_TIMEOUT_S
-) -> tuple[TaskSpec, tuple[str, ...]]:
-    """The task as data, described by the CPU judge, and what the CPU judge has against it. Raises TaskError."""
-    task, notes, _ = _described(judge, task_file, timeout_s)
-    return task, notes
-
-
-def _described(
-    judge: Worker, task_file: TaskFile, timeout_s: float
 ) -> tuple[TaskSpec, tuple[str, ...], dict[str, Json]]:
+    """The task as data, described by the CPU judge, what that has against it, and its small case. Raises TaskError."""
     request = Open(task_file.name, str(task_file.path))
     opened = decode(Opened, ask_judge(judge, task_file.name, request, timeout_s=timeout_s).body)
     if opened.task is None:
@@ -320,29 +313,6 @@ def warn(opened: Session, run_id: str, emit: Emit) -> None:
         emit(Warned(run_id, text))
     if opened.gpu is None:
         emit(Warned(run_id, "no NVIDIA GPU: kernels are compiled and checked, not timed"))
-
-
-class UntilEnded:
-    """Hands events on until the run has ended: threads that are still at work then have nothing more to say."""
-
-    def __init__(self, emit: Emit) -> None:
-        self._emit, self._lock, self._ended = emit, threading.RLock(), False
-
-    def __call__(self, event: Event) -> None:
-        with self._lock:
-            if not self._ended:
-                self._ended = isinstance(event, RunEnded)
-                self._emit(event)
-
-
-def fan_out(*sinks: Callable[[Event], None]) -> Emit:
-    """One sink that hands each event to all, in this order."""
-
-    def emit(event: Event) -> None:
-        for sink in sinks:
-            sink(event)
-
-    return emit
 
 
 def ended(tracker: AttemptTracker, why: StopReason, elapsed_s: float, best_path: Path | None = None) -> RunEnded:

@@ -25,7 +25,7 @@ from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, Verdict
 from kerneltune.agent.events import RunStarted, Updated, Verified
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.agent.record.folder import folder_of, receipt_path
-from kerneltune.agent.record.query import RunSummary
+from kerneltune.agent.record.query import Filter, RunSummary
 from kerneltune.agent.record.trajectory import Conversation, Message, trajectory
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
@@ -57,11 +57,8 @@ from kerneltune.tools.schema.sass import (
 from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status
 
 if TYPE_CHECKING:
-    from kerneltune.agent.attempt import Attempt
     from kerneltune.agent.commands.session import Workshop
-    from kerneltune.agent.record.query import Filter
     from kerneltune.agent.record.store import Store
-    from kerneltune.agent.view.output import Page
     from kerneltune.tools.update import Artefact, KernelCompiler
 
 _MOST_PTX_LINES = 8_000  # of two texts that are compared: the time grows with their product
@@ -115,7 +112,6 @@ def show(
     kernels are compiled again, on any machine, and it is said whether they are those that were judged.
     """
     settings = chosen_settings(locals())
-    from kerneltune.agent.record.query import Filter
     from kerneltune.agent.record.store import Store
 
     parts = Parts(source, diff, conversation, receipt, sass, ptx, against)
@@ -161,7 +157,7 @@ class Parts:
         return self.sass or self.ptx
 
 
-def _show_run(store: "Store", run_id: str, parts: Parts, wanted: "Filter", page: "Page", *, json: bool) -> None:
+def _show_run(store: "Store", run_id: str, parts: Parts, wanted: Filter, page: Page, *, json: bool) -> None:
     if parts.conversation and not json:
         found = _conversations(store, run_id)
         if not found:
@@ -186,7 +182,7 @@ def _show_run(store: "Store", run_id: str, parts: Parts, wanted: "Filter", page:
     return None
 
 
-def _show_attempt(store: "Store", attempt_id: str, parts: Parts, page: "Page", *, json: bool) -> None:
+def _show_attempt(store: "Store", attempt_id: str, parts: Parts, page: Page, *, json: bool) -> None:
     shown = _shown(store, attempt_id)
     if json:
         conversation = _until(store, shown) if parts.conversation and shown.record.conversation else None
@@ -205,9 +201,8 @@ def _show_attempt(store: "Store", attempt_id: str, parts: Parts, page: "Page", *
 
 
 def _show_compiled(
-    store: "Store", attempt_id: str, parts: Parts, settings: Settings, page: "Page", *, json: bool
+    store: "Store", attempt_id: str, parts: Parts, settings: Settings, page: Page, *, json: bool
 ) -> None:
-
     if parts.source or parts.diff or parts.receipt or parts.conversation:
         raise UsageError(
             "--sass and --ptx are shown by themselves, without --source, --diff, --receipt, --conversation"
@@ -218,15 +213,14 @@ def _show_compiled(
     if json:
         asked = [name for name in ("sass", "ptx") if getattr(parts, name)]
         return print(jsonlib.dumps(compiled_json(shown, asked, against), allow_nan=False))
-    shown_ptx = ptx_in_window(shown) if page.terminal else ptx_of(shown)
     if parts.sass:
         _exactly(sass_change(against, shown) if against else sass_of(shown), page)
     if parts.ptx:
-        _exactly(ptx_change(against, shown) if against else shown_ptx, page)
+        _exactly(ptx_change(against, shown) if against else ptx_of(shown, numbered=page.terminal), page)
     return None
 
 
-def _exactly(text: str, page: "Page", *, source: bool = False) -> None:
+def _exactly(text: str, page: Page, *, source: bool = False) -> None:
     """Print to a file or a program byte for byte; to a window in colour, and without what a terminal would obey."""
     if page.terminal:
         page.print(source_text(text, page) if source else diff_text(text))
@@ -252,14 +246,13 @@ def _shown(store: "Store", attempt_id: str) -> "ShownAttempt":
         run,
         record,
         ancestors,
-        ancestors[0].source if ancestors else None,
         [e for e in events if isinstance(e, Verified) and e.purpose == "verify"],
         str(path) if path.is_file() else None,
         _facts_of(record, next((e for e in events if isinstance(e, Updated)), None)),
     )
 
 
-def _facts_of(record: "Attempt", updated: Updated | None) -> tuple[KernelFacts, ...]:
+def _facts_of(record: Attempt, updated: Updated | None) -> tuple[KernelFacts, ...]:
     """What the compiler did; nothing where the plan that is stored is another variant's, or cannot be read."""
     variant = record.variant
     try:
@@ -297,7 +290,7 @@ def _compiled_attempts(store: "Store", attempt_ids: Sequence[str], settings: Set
         return [_compiled(run, its, plan, shop) for (run, its), plan in zip(found, plans, strict=True)]
 
 
-def _compiled(run: RunStarted, attempt: "Attempt", plan: Plan, shop: "Workshop") -> "CompiledAttempt":
+def _compiled(run: RunStarted, attempt: Attempt, plan: Plan, shop: "Workshop") -> "CompiledAttempt":
     """The plan of the variant that was timed, compiled again, confined, for the GPU of its run."""
     from kerneltune.tools.update import KernelCompiler, UpdateLimits
 
@@ -328,7 +321,7 @@ def _compiled(run: RunStarted, attempt: "Attempt", plan: Plan, shop: "Workshop")
     )
 
 
-def _stored_plan(store: "Store", attempt: "Attempt") -> Plan:
+def _stored_plan(store: "Store", attempt: Attempt) -> Plan:
     """The plan of the default variant. Raises StoreError."""
     attempt_id = attempt.attempt_id
     updated = next((e for e in store.load_attempt(attempt_id) if isinstance(e, Updated)), None)
@@ -344,14 +337,14 @@ def _stored_plan(store: "Store", attempt: "Attempt") -> Plan:
     return plan
 
 
-def _traced_again(run: RunStarted, attempt: "Attempt", variant: str, shop: "Workshop") -> Plan | None:
+def _traced_again(run: RunStarted, attempt: Attempt, variant: str, shop: "Workshop") -> Plan | None:
     """The plan of another variant than the one that is stored; None where it does not come of the source here."""
     from kerneltune.agent.commands.session import session
     from kerneltune.agent.commands.verify import stored_task
 
     with tempfile.TemporaryDirectory(prefix="kerneltune-task-") as scratch:
-        found = stored_task(run, None, Path(scratch))
-        with session(replace(shop, arch=run.arch), found.file) as opened:
+        task_file, _ = stored_task(run, None, Path(scratch))
+        with session(replace(shop, arch=run.arch), task_file) as opened:
             plan = opened.tools.updater.update(attempt.source).judged_plan(variant)
     return plan if plan is not None and plan.variant == variant else None
 
@@ -472,7 +465,6 @@ class ShownAttempt:
     run: RunStarted
     record: Attempt
     ancestors: Sequence[Attempt]
-    parent_source: str | None
     verifications: Sequence[Verified]
     receipt_path: str | None
     facts: Sequence[KernelFacts]
@@ -480,9 +472,9 @@ class ShownAttempt:
     @property
     def diff(self) -> str:
         """The source against its parent's; empty without a parent."""
-        if self.parent_source is None or self.record.parent_id is None:
+        if not self.ancestors or self.record.parent_id is None:
             return ""
-        return unified(self.parent_source, self.record.source, self.record.parent_id, self.record.attempt_id)
+        return unified(self.ancestors[0].source, self.record.source, self.record.parent_id, self.record.attempt_id)
 
 
 def unified(before: str, after: str, from_name: str, to_name: str) -> str:
@@ -679,11 +671,8 @@ class CompiledAttempt:
         return tuple(facts.report for facts in self.facts)
 
     @property
-    def provenance(self) -> tuple[str, ...]:
-        """Say in lines what was compiled by what, and whether that is what was judged."""
-        return tuple(self._provenance())
-
-    def _provenance(self) -> Iterator[str]:
+    def provenance(self) -> Iterator[str]:
+        """What was compiled by what, and whether that is what was judged, in lines."""
         now, then = self.versions_now.get("triton"), self.versions_then.get("triton")
         yield (
             f"attempt {self.attempt_id}, variant {self.variant}: compiled for {self.arch} by triton {now} "
@@ -704,32 +693,21 @@ def sass_of(shown: CompiledAttempt) -> str:
     return "\n".join([*head, *did, LEGEND, "", *(listing(kernel) for kernel in shown.sass)])
 
 
-def ptx_of(shown: CompiledAttempt) -> str:
-    """Return the PTX of the only kernel unchanged, ready to assemble; of several, one below the other."""
-    if len(shown.ptx) == 1:
+def ptx_of(shown: CompiledAttempt, *, numbered: bool = False) -> str:
+    """Return the PTX of the only kernel unchanged, ready to assemble; of several, one below the other. `numbered`: for
+    a window, with line numbers, below its provenance."""
+    if len(shown.ptx) == 1 and not numbered:
         return shown.ptx[0]
-    named = zip(shown.reports, shown.ptx, strict=True)
-    return "\n".join(f"// kernel {report.name}\n{text}" for report, text in named)
-
-
-def ptx_in_window(shown: CompiledAttempt) -> str:
-    """Return the PTX of every kernel with line numbers, below its provenance."""
-    head = [f"// {line}" for line in shown.provenance]
-    named = zip(shown.reports, shown.ptx, strict=True)
-    return "\n".join([*head, *(f"// kernel {report.name}\n{numbered_ptx(text)}" for report, text in named)])
+    head = [f"// {line}" for line in shown.provenance] if numbered else []
+    texts = map(numbered_ptx, shown.ptx) if numbered else shown.ptx
+    named = zip(shown.reports, texts, strict=True)
+    return "\n".join([*head, *(f"// kernel {report.name}\n{text}" for report, text in named)])
 
 
 def sass_change(before: CompiledAttempt, after: CompiledAttempt) -> str:
     """Compare two attempts' SASS: resources first, then the hot loops."""
-    return "\n".join(
-        [
-            *_provenance_lines(before, after),
-            "",
-            *_resource_changes(before, after),
-            changes(before.sass, after.sass),
-            "",
-        ]
-    )
+    told = (*_provenance_lines(before, after), "", *_resource_changes(before, after))
+    return "\n".join([*told, changes(before.sass, after.sass), ""])
 
 
 def ptx_change(before: CompiledAttempt, after: CompiledAttempt) -> str:
@@ -823,28 +801,8 @@ def print_conversations(conversations: Sequence[Conversation], page: Page) -> No
 
 
 def _message_head(message: Message) -> Text:
-    parts = [message.role if message.turn is None else f"{message.role}, turn {message.turn}"]
-    if message.role == "assistant":
-        parts += _reply(message)
-    if message.is_error:
-        parts.append("an error")
-    if message.history:
-        parts.append("a history that took the place of what was said before")
-    return Text(f"\n[{one_line('; '.join(parts))}]", style=f"bold {_STYLES[message.role]}")
-
-
-def _reply(message: Message) -> Iterator[str]:
-    yield message.model
-    if message.seconds is not None:
-        yield f"{message.seconds:.1f} s"
-    usage = message.usage or {}
-    counted = [(usage.get(name), word) for name, word in (("input_tokens", "in"), ("output_tokens", "out"))]
-    if told := [f"{words.tokens(n)} {word}" for n, word in counted if isinstance(n, int)]:
-        yield "tokens " + ", ".join(told)
-    if message.cost_usd is not None:
-        yield words.dollars(message.cost_usd)
-    if message.stop not in ("", "end", "tools"):
-        yield message.stop
+    told = one_line("; ".join((message.role, *words.message_facts(message))))
+    return Text(f"\n[{told}]", style=f"bold {_STYLES[message.role]}")
 
 
 def _message_body(message: Message) -> Iterator[Text]:
@@ -859,12 +817,8 @@ def _message_body(message: Message) -> Iterator[Text]:
 def _call(call: ToolCall) -> Text:
     text = Text(f"-> {one_line(call.name)}", style="bold")
     for name, value in call.arguments.items():
-        text.append(f"\n   {one_line(name)}: ", style="bold").append(_value(value), style="default")
+        text.append(f"\n   {one_line(name)}: ", style="bold")
+        text.append(words.argument(words.lines(str(value))), style="default")
     if call.problem:
         text.append(f"\n   {one_line(call.problem)}", style="red")
     return text
-
-
-def _value(value: Json) -> str:
-    shown = words.lines(str(value)).strip("\n")
-    return "\n" + "\n".join(f"   | {line}" for line in shown.splitlines()) if "\n" in shown else shown

@@ -92,7 +92,7 @@ def checked_task(task_file: "TaskFile") -> CheckedTask:
     from kerneltune.tools.sandbox import workers
 
     with workers.started_base() as machine, machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
-        return CheckedTask(*open_task(judge, task_file))
+        return CheckedTask(*open_task(judge, task_file)[:2])
 
 
 def print_check(found: CheckedTask | str, path: str, page: Page) -> None:

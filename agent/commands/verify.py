@@ -82,10 +82,10 @@ def verify(
             raise StoreError(
                 f"attempt {found.attempt_id} has no source that could be judged again: {found.origin.problem}"
             )
-        its_task = stored_task(run, task, Path(scratch))
-        with workshop(settings, print_note) as shop, session(shop, its_task.file) as opened:
+        its_task, differs = stored_task(run, task, Path(scratch))
+        with workshop(settings, print_note) as shop, session(shop, its_task) as opened:
             print_note(Note("", "verifying", found.attempt_id))
-            outcome = _repeat(opened, store, run, found, settings, its_task.differs)
+            outcome = _repeat(opened, store, run, found, settings, differs)
     if json:
         print(jsonlib.dumps(verification_json(outcome), allow_nan=False))
     else:
@@ -153,26 +153,19 @@ def _differences(
         yield f"variant: {old.variant or 'default'} then, {verdict.variant or 'default'} now"
 
 
-@dataclass(frozen=True)
-class FoundTask:
-    """A task file, and what is different from the task of the run."""
-
-    file: TaskFile
-    differs: tuple[str, ...] = ()
-
-
-def stored_task(run: RunStarted, given: str | None, scratch: Path) -> FoundTask:
-    """The task of `run`: of `given` (a name or path) if that is the same, of its old place, or of the record. A file
-    made from the record lies in `scratch`. Raises TaskError when none of them is that task."""
+def stored_task(run: RunStarted, given: str | None, scratch: Path) -> tuple[TaskFile, tuple[str, ...]]:
+    """The task of `run`, and what is different about it: of `given` (a name or path) if that is the same, of its old
+    place, or of the record. A file made from the record lies in `scratch`. Raises TaskError when none of them is that
+    task."""
     if given is not None:
-        return FoundTask(_same(find_task(given), run))
+        return _same(find_task(given), run), ()
     for place in (str(run.machine.get("task_path") or ""), run.task):
         found = _at(place)
         if found is not None and found.sha256 == run.task_sha256:
-            return FoundTask(found)
+            return found, ()
     whole = hashlib.sha256(run.task_source.encode()).hexdigest() == run.task_sha256
     if whole or _was_builtin(run):
-        return FoundTask(_from_record(run, scratch), () if whole else (_without_held_out(run),))
+        return _from_record(run, scratch), () if whole else (_without_held_out(run),)
     raise TaskError(_changed(run))
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kerneltune.agent.view.output import ViewChoice
     from kerneltune.agent.view.plain import NextCommand
     from kerneltune.agent.view.state import ViewState
-    from kerneltune.agent.view.watch import EventSource, Playback
+    from kerneltune.agent.view.watch import Playback
 
 _WIDTH, _HEIGHT = 120, 36
 _SLOWEST = 0.01
@@ -97,7 +97,7 @@ def watch(
         if svg:
             return _write(svg, columns, lines, stored)
         choice = choose_view(here, is_terminal=sys.stdout.isatty(), json=json, plain=plain)
-        playback = Playback(stored.source, speed=factor, idle_limit_s=idle_limit_s)
+        playback = Playback(stored.more, lambda: process_of(stored.folder), speed=factor, idle_limit_s=idle_limit_s)
         if choice.kind == "live":
             return _play(Console(no_color=not choice.colour), playback, stored)
         return _print(choice, playback, stored)
@@ -175,13 +175,6 @@ class _StoredRun:
             return decode(GpuInfo, known, "gpu")
         except DecodeError:  # noted by another version
             return None
-
-    @property
-    def source(self) -> "EventSource":
-        """The same for a playback."""
-        from kerneltune.agent.view.watch import EventSource
-
-        return EventSource(self.more, lambda: process_of(self.folder))
 
 
 def _write(path: Path, columns: int, lines: int, run: _StoredRun) -> int:

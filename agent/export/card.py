@@ -235,10 +235,7 @@ def front_matter(made: Card) -> str:
 
 def scalar(text: str) -> str:
     """The text as a YAML scalar in double quotes, whatever it holds."""
-    return '"' + "".join(_ESCAPES.get(c, c) for c in plain(text)) + '"'
-
-
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+    return json.dumps(plain(text), ensure_ascii=False)
 
 
 def name(text: object) -> str:

@@ -351,17 +351,6 @@ _STD_FLOOR = 1e-6
 
 
 @dataclass(frozen=True)
-class Discount:
-    """How rewards become returns. Raises UsageError for a gamma outside of [0, 1]."""
-
-    gamma: float = GAMMA
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.gamma <= 1.0:
-            raise UsageError(f"gamma={self.gamma} is no discount; it lies in [0, 1], such as {GAMMA} or 1")
-
-
-@dataclass(frozen=True)
 class RewardedTurn:
     """A turn. `conversation` is "" and `reply` None for a generation. `number` counts turns from 1, `reply` the replies
     of the conversation. `reward` and `to_go` (its return) are None when unknown; the turn is valid when `to_go` is
@@ -375,17 +364,17 @@ class RewardedTurn:
     to_go: float | None
 
 
-def returns(rewards: Sequence[float | None], discount: Discount = Discount()) -> list[float | None]:
+def returns(rewards: Sequence[float | None], gamma: float = GAMMA) -> list[float | None]:
     """The returns of the turns of one rollout, from their rewards in order."""
     found: list[float | None] = []
     later: float | None = 0.0
     for reward in reversed(rewards):
-        later = None if reward is None or later is None else reward + discount.gamma * later
+        later = None if reward is None or later is None else reward + gamma * later
         found.append(later)
     return found[::-1]
 
 
-def turns_of(trajectory: Trajectory, reward: Score, discount: Discount = Discount()) -> list[RewardedTurn]:
+def turns_of(trajectory: Trajectory, reward: Score, gamma: float = GAMMA) -> list[RewardedTurn]:
     """The turns of all conversations of a run, in order; then the generations of attempts that no reply proposed."""
     talked: dict[str, dict[int, list[Attempt]]] = {}
     grown: list[Attempt] = []
@@ -394,14 +383,14 @@ def turns_of(trajectory: Trajectory, reward: Score, discount: Discount = Discoun
             grown.append(attempt)
         else:
             talked.setdefault(attempt.conversation, {}).setdefault(attempt.turn, []).append(attempt)
-    found = [turn for key, replies in talked.items() for turn in _conversation(key, replies, reward, discount)]
-    return found + (_generations(grown, trajectory, reward, discount) if grown else [])
+    found = [turn for key, replies in talked.items() for turn in _conversation(key, replies, reward, gamma)]
+    return found + (_generations(grown, trajectory, reward, gamma) if grown else [])
 
 
-def _conversation(key: str, replies: dict[int, list[Attempt]], reward: Score, discount: Discount) -> list[RewardedTurn]:
+def _conversation(key: str, replies: dict[int, list[Attempt]], reward: Score, gamma: float) -> list[RewardedTurn]:
     order = sorted(replies)
     rewards = [_best([reward(a) for a in replies[n]]) for n in order]
-    rows = zip(order, rewards, returns(rewards, discount), strict=True)
+    rows = zip(order, rewards, returns(rewards, gamma), strict=True)
     return [RewardedTurn(key, i, n, tuple(replies[n]), r, to_go) for i, (n, r, to_go) in enumerate(rows, 1)]
 
 
@@ -411,9 +400,7 @@ def _best(rewards: Sequence[float | None]) -> float | None:
     return max(known) if known and len(known) == len(rewards) else None
 
 
-def _generations(
-    grown: Sequence[Attempt], trajectory: Trajectory, reward: Score, discount: Discount
-) -> list[RewardedTurn]:
+def _generations(grown: Sequence[Attempt], trajectory: Trajectory, reward: Score, gamma: float) -> list[RewardedTurn]:
     """Attempts come by number, and a parent has a smaller one than its child."""
     depth: dict[str, int] = {}
     children: dict[str, list[Attempt]] = {}
@@ -430,7 +417,7 @@ def _generations(
         known = [value for value in following if value is not None]
         later = math.fsum(known) / len(known) if known else 0.0
         unknown = worth is None or len(known) < len(following)
-        found = after[attempt.attempt_id] = None if unknown or worth is None else worth + discount.gamma * later
+        found = after[attempt.attempt_id] = None if unknown or worth is None else worth + gamma * later
         turns.append(RewardedTurn("", depth[attempt.attempt_id], None, (attempt,), worth, found))
     return turns[::-1]
 

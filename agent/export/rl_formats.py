@@ -24,7 +24,6 @@ from kerneltune.agent.export.instructions import (
 )
 from kerneltune.agent.export.rewards import (
     GAMMA,
-    Discount,
     ReturnGroups,
     RewardedTurn,
     group_of,
@@ -32,6 +31,7 @@ from kerneltune.agent.export.rewards import (
     turns_of,
 )
 from kerneltune.agent.record.trajectory import Message, Trajectory
+from kerneltune.tools.schema.errors import UsageError
 
 _CREATE = (
     Feature("task", "text", "the task's name"),
@@ -101,7 +101,8 @@ class RlTurns(Format):
 
     def __post_init__(self) -> None:
         self._reward = reward_of(self.reward.replace(";", ","))
-        self._discount = Discount(self.gamma)
+        if not 0.0 <= self.gamma <= 1.0:
+            raise UsageError(f"gamma={self.gamma} is no discount; it lies in [0, 1], such as {GAMMA} or 1")
         self._groups = ReturnGroups()
 
     def survey(self, trajectory: Trajectory) -> None:
@@ -127,7 +128,7 @@ class RlTurns(Format):
             yield ExportRow(values, self._leader(turn))
 
     def _turns(self, trajectory: Trajectory) -> list[RewardedTurn]:
-        return turns_of(trajectory, self._reward.score, self._discount)
+        return turns_of(trajectory, self._reward, self.gamma)
 
     def _worth(self, trajectory: Trajectory, turn: RewardedTurn) -> Row:
         group = group_of(trajectory.run, turn)

@@ -103,16 +103,9 @@ KEY_VARIABLES: Mapping[str, str] = {name: p.key_variable for name, p in PROVIDER
 SPELLINGS = f"{', '.join(provider.spelling for provider in PROVIDERS.values())}, {REPLAY}:RUN or {OFFLINE}"
 
 
-@dataclass(frozen=True)
-class ModelName:
-    """What --model says. `model`: a model's id, "" for one that is chosen from the API's list; a file's path."""
-
-    provider: str
-    model: str
-
-
-def parse(name: str) -> ModelName:
-    """Take `name` apart. Raises UsageError naming it and the spellings."""
+def parse(name: str) -> tuple[str, str]:
+    """Take what --model says apart: the provider, and a model's id ("" for one that is chosen from the API's list) or a
+    file's path. Raises UsageError naming it and the spellings."""
     provider, colon, model = name.partition(":")
     if provider not in PROVIDERS:
         close = difflib.get_close_matches(provider, (*PROVIDERS, OFFLINE, REPLAY), n=1)
@@ -122,7 +115,7 @@ def parse(name: str) -> ModelName:
         raise UsageError(f"--model {name!r}: name the file, as in scripted:story.jsonl")
     if model != model.strip() or (colon and not model and provider in KEY_VARIABLES):
         raise UsageError(f"--model {name!r}: name a model after the colon, or say only {provider!r}")
-    return ModelName(provider, model)
+    return provider, model
 
 
 def open_model(
@@ -140,11 +133,9 @@ def open_model(
     keys: API keys by provider, "chat" among them. base_url: where the provider's API is, instead of the usual place
     or what the SDK reads from the environment. Raises UsageError for what cannot be meant, KeyRejected without a key.
     """
-    chosen = parse(name)
-    key = _checked_key(chosen.provider, (keys or {}).get(chosen.provider))
-    url = _checked_url(chosen.provider, base_url)
-    options = ModelOptions(chosen.model, key, url, effort, timeout_s, max_retries, backoff_s)
-    return PROVIDERS[chosen.provider].open(options)
+    provider, model = parse(name)
+    key, url = _checked_key(provider, (keys or {}).get(provider)), _checked_url(provider, base_url)
+    return PROVIDERS[provider].open(ModelOptions(model, key, url, effort, timeout_s, max_retries, backoff_s))
 
 
 def _checked_key(provider: str, key: str | None) -> str | None:

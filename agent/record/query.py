@@ -377,17 +377,9 @@ class NotFound(LookupError):
     """The text names nothing, or several; the message says what would work."""
 
 
-@dataclass(frozen=True)
-class Matches:
-    """Ids in their order, no more than are shown, and how many there are, as far as they were counted."""
-
-    first: Sequence[str]
-    count: int
-
-    @property
-    def many(self) -> str:
-        """How many, in words."""
-        return f"over {_MOST_COUNTED}" if self.count > _MOST_COUNTED else str(self.count)
+def _many(ids: Sequence[str]) -> str:
+    """How many there are, in words."""
+    return f"over {_MOST_COUNTED}" if len(ids) > _MOST_COUNTED else str(len(ids))
 
 
 def run_named(text: str, connection: sqlite3.Connection) -> str:
@@ -409,30 +401,28 @@ def attempt_named(text: str, connection: sqlite3.Connection, best_of: Callable[[
     if not number.isdecimal():
         return _only(text, "attempt", ids.attempts(text), ids)
     found, its_run = ids.numbered(run, number), ids.runs(run)
-    if not found.count and its_run.count == 1:
-        its = ids.attempts_of(its_run.first[0])
-        raise NotFound(f"no attempt {number} in run {its_run.first[0]}, which has {its.many}")
+    if not found and len(its_run) == 1:
+        raise NotFound(f"no attempt {number} in run {its_run[0]}, which has {_many(ids.attempts_of(its_run[0]))}")
     return _only(text, "attempt", found, ids)
 
 
 def _of_run(text: str, ids: "_Ids", best_of: Callable[[str], str | None]) -> str:
-    run = _only(text, "attempt", ids.runs(text) if text else Matches((), 0), ids)
+    run = _only(text, "attempt", ids.runs(text) if text else [], ids)
     its = ids.attempts_of(run)
     leader = best_of(run)
-    if leader is not None or its.count == 1:
-        return leader or its.first[0]
-    listed = ", ".join(a.rpartition("/")[2] for a in its.first)
-    hint = f"name one of its attempts: {run}/NUMBER, of {listed}" if its.count else "it has no attempts"
+    if leader is not None or len(its) == 1:
+        return leader or its[0]
+    listed = ", ".join(a.rpartition("/")[2] for a in its[:10])
+    hint = f"name one of its attempts: {run}/NUMBER, of {listed}" if its else "it has no attempts"
     raise NotFound(f"run {run} has no accepted attempt; {hint}")
 
 
-def _only(text: str, wanted: str, found: Matches, ids: "_Ids") -> str:
-    if found.count == 1:
-        return found.first[0]
-    if found.count:
-        more = ", …" * (found.count > 3)
-        kind = "attempts" if "/" in found.first[0] else "runs"
-        raise NotFound(f"{text!r} could be {found.many} {kind}: {', '.join(found.first[:3])}{more}")
+def _only(text: str, wanted: str, found: Sequence[str], ids: "_Ids") -> str:
+    if len(found) == 1:
+        return found[0]
+    if found:
+        kind = "attempts" if "/" in found[0] else "runs"
+        raise NotFound(f"{text!r} could be {_many(found)} {kind}: {', '.join(found[:3])}{', …' * (len(found) > 3)}")
     close = _alike(text, ids)
     hint = f"did you mean {' or '.join(close)}?" if close else f"an id looks like {EXAMPLE}; `optimize runs` lists runs"
     raise NotFound(f"no {wanted} {text!r}; {hint}")
@@ -467,26 +457,26 @@ class _Ids:
         """Whether there is an attempt with just this id."""
         return bool(self._list("SELECT 1 FROM attempts WHERE attempt_id = ?", text))
 
-    def runs(self, start: str) -> Matches:
+    def runs(self, start: str) -> Sequence[str]:
         """The run with this id, else those whose ids start so."""
-        if self._list("SELECT 1 FROM runs WHERE run_id = ?", start):
-            return Matches((start,), 1)
-        return self._found("run_id FROM runs WHERE run_id >= ? AND run_id < ?", "seq", start, start + _AFTER_ALL)
+        whole = self._list("SELECT run_id FROM runs WHERE run_id = ?", start)
+        within = "SELECT run_id FROM runs WHERE run_id >= ? AND run_id < ? ORDER BY seq"
+        return whole or self._list(within, start, start + _AFTER_ALL)
 
-    def attempts(self, start: str) -> Matches:
+    def attempts(self, start: str) -> Sequence[str]:
         """The attempts whose ids start so."""
-        within = "attempt_id FROM attempts WHERE attempt_id >= ? AND attempt_id < ?"
-        return self._found(within, "seq", start, start + _AFTER_ALL)
+        within = "SELECT attempt_id FROM attempts WHERE attempt_id >= ? AND attempt_id < ? ORDER BY seq"
+        return self._list(within, start, start + _AFTER_ALL)
 
-    def attempts_of(self, run_id: str) -> Matches:
+    def attempts_of(self, run_id: str) -> Sequence[str]:
         """The attempts of one run."""
-        return self._found("attempt_id FROM attempts WHERE run_id = ?", "number", run_id)
+        return self._list("SELECT attempt_id FROM attempts WHERE run_id = ? ORDER BY number", run_id)
 
-    def numbered(self, start: str, number: str) -> Matches:
+    def numbered(self, start: str, number: str) -> Sequence[str]:
         """The attempts with this number of the runs whose ids start so."""
         joined = "attempts AS a ON a.attempt_id = r.run_id || '/' || ?"
-        within = f"a.attempt_id FROM runs AS r CROSS JOIN {joined} WHERE r.run_id >= ? AND r.run_id < ?"
-        return self._found(within, "r.run_id", number, start, start + _AFTER_ALL)
+        within = f"SELECT a.attempt_id FROM runs AS r CROSS JOIN {joined} WHERE r.run_id >= ? AND r.run_id < ?"
+        return self._list(f"{within} ORDER BY r.run_id", number, start, start + _AFTER_ALL)
 
     def runs_ending(self, end: str) -> Sequence[str]:
         """The latest runs whose ids end so."""
@@ -505,12 +495,7 @@ class _Ids:
         shared = " + ".join(["(instr(run_id, ?) > 0)"] * len(parts)) or "NULL"
         return self._list(f"SELECT run_id FROM runs ORDER BY {shared} DESC, seq DESC LIMIT {_MOST_ALIKE}", *parts)
 
-    def _found(self, within: str, order: str, *values: object) -> Matches:
-        first = self._list(f"SELECT {within} ORDER BY {order} LIMIT 10", *values)
-        if len(first) < 10:
-            return Matches(first, len(first))
-        counted = f"SELECT count(*) FROM (SELECT {within} LIMIT {_MOST_COUNTED + 1})"
-        return Matches(first, int(self._list(counted, *values)[0]))
-
     def _list(self, query: str, *values: object) -> list[str]:
-        return [cast(str, row[0]) for row in self._connection.execute(query, cast(Any, values))]
+        """The first column, of no more rows than are counted."""
+        found = self._connection.execute(f"SELECT * FROM ({query}) LIMIT {_MOST_COUNTED + 1}", cast(Any, values))
+        return [cast(str, row[0]) for row in found]

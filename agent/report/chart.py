@@ -202,18 +202,6 @@ def drawing(width: float, height: float, about: str, body: Iterable[str]) -> Mar
 
 # What the charts show ------------------------------------------------------------------------------------------------
 
-# Marks differ for those who cannot tell the colours, on paper too.
-MARKS: Final = {
-    Status.CORRECT: "circle",
-    Status.CHECKED: "circle",
-    Status.UNCHECKED: "bar",
-    Status.WRONG: "cross",
-    Status.IMPOSSIBLE: "diamond",
-    Status.CRASHED: "plus",
-    Status.TIMED_OUT: "square",
-    Status.COMPILE_FAILED: "triangle",
-    Status.REJECTED: "bar",
-}
 _TIERS: Final = {"screened": ("circle", "hollow"), "judged": ("circle", "best"), "confirmed": ("diamond", "best")}
 
 
@@ -231,7 +219,7 @@ def look(status: Status | None) -> VerdictLook:
     if status is None:
         return VerdictLook("bar", "s-none", "·", "never judged")
     css = f"s-{status.value.replace('_', '-')}"
-    return VerdictLook(MARKS[status], css, verdict_style(status).symbol, status.value.replace("_", " "))
+    return VerdictLook(verdict_style(status).mark, css, verdict_style(status).symbol, status.value.replace("_", " "))
 
 
 def timed_mark(attempt: Attempt) -> tuple[str, str]:

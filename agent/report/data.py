@@ -264,11 +264,8 @@ def tone_of(against: Comparison, resolution: float) -> Literal["faster", "even",
 
 def interval(c: Comparison) -> str:
     """A speed-up with its 95 % interval."""
-    return f"{c.speedup:.3g}x [{c.low:.3f}, {c.high:.3f}]" if c.speedup >= 10 else _close(c)
-
-
-def _close(c: Comparison) -> str:
-    return f"{c.speedup:.3f}x [{c.low:.3f}, {c.high:.3f}]"
+    speedup = f"{c.speedup:.3g}" if c.speedup >= 10 else f"{c.speedup:.3f}"
+    return f"{speedup}x [{c.low:.3f}, {c.high:.3f}]"
 
 
 def _headline(material: RunData, tone: Tone, against: Comparison) -> str:

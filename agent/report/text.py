@@ -172,25 +172,10 @@ def transcripts(run: Trajectory, shown: Sanitizer) -> list[Transcript]:
                 break
             parts = list(_parts(message, shown))
             left -= sum(len(part.body) + 80 for part in parts) + 60
-            turns.append((message.role, _about(message), parts))
+            turns.append((message.role, ", ".join(words.message_facts(message)), parts))
         room = left
         made.append(Transcript(conversation.key, turns, len(conversation.messages) - len(turns)))
     return made
-
-
-def _about(message: Message) -> str:
-    about = [f"turn {message.turn}"] if message.turn is not None else []
-    if message.seconds is not None:
-        about.append(f"{message.seconds:.1f} s")
-    if message.cost_usd is not None:
-        about.append(words.dollars(message.cost_usd))
-    if message.is_error:
-        about.append("an error")
-    if message.history:
-        about.append("a history that took the place of older exchanges")
-    if message.stop not in ("", "end", "tools"):
-        about.append(f"ended by {message.stop}")
-    return ", ".join(about)
 
 
 def _parts(message: Message, shown: Sanitizer) -> Iterator[MessagePart]:
@@ -199,15 +184,10 @@ def _parts(message: Message, shown: Sanitizer) -> Iterator[MessagePart]:
     if message.text.strip():
         yield _part("", message.text, shown, _MOST_TEXT)
     for call in message.calls:
-        arguments = "\n".join(f"{name}: {_value(value)}" for name, value in call.arguments.items())
+        arguments = "\n".join(f"{k}: {words.argument(v, most=4 * _MOST_ARGUMENT)}" for k, v in call.arguments.items())
         yield _part(f"calls {call.name}", arguments, shown, _MOST_ARGUMENT)
         if call.problem:
             yield _part("not understood", call.problem, shown, _MOST_ARGUMENT)
-
-
-def _value(value: object) -> str:
-    lines = str(value)[: 4 * _MOST_ARGUMENT].strip("\n")
-    return "\n" + "\n".join(f"  {line}" for line in lines.split("\n")) if "\n" in lines else lines
 
 
 def _part(head: str, text: str, shown: Sanitizer, most: int) -> MessagePart:

@@ -14,7 +14,7 @@ from io import StringIO
 from threading import Event as Flag
 from threading import Lock, Thread, current_thread, main_thread
 from types import FrameType, TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.live import Live
@@ -28,6 +28,9 @@ from kerneltune.agent.view.render import Ui, Wish, page_lines, press, render
 from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.tools.backends import gpu_sampler
 from kerneltune.tools.backends.base import GpuInfo
+
+if TYPE_CHECKING:
+    from kerneltune.agent.view.watch import Playback
 
 # The terminal --------------------------------------------------------------------------------------------------------
 
@@ -252,31 +255,11 @@ _JOIN_S = 2.0  # a terminal that was stopped (Ctrl-S) does not hold up the end
 _NOTE_S = 4.0
 
 
-class Steering(Protocol):
-    """What the keys do to what is shown, and what a person is told of that."""
-
-    def keys(self, state: ViewState) -> Sequence[tuple[str, str]]:
-        """The keys of the last line, and what each does now."""
-        ...
-
-    def status(self) -> str:
-        """What stands before them; "" for nothing."""
-        ...
-
-    def now(self, state: ViewState) -> float:
-        """The Unix time by which a frame tells elapsed time."""
-        ...
-
-    def grant(self, wish: Wish, state: ViewState) -> str:
-        """Do what a key asks for; returns what was done."""
-        ...
-
-
 _LOOKING = (("?", "help"), ("↑↓", "choose"), ("enter", "show"), ("d", "diff"), ("o", "source"))
 
 
 class RunSteering:
-    """Steers the run of this process through its controls."""
+    """What the keys do to the run of this process, through its controls, and what a person is told of that."""
 
     def __init__(self, controls: Controls) -> None:
         self._controls = controls
@@ -329,14 +312,14 @@ class LiveView:
         *,
         controls: Controls | None = None,
         keys_fd: int | None = None,
-        steering: Steering | None = None,
+        steering: "RunSteering | Playback | None" = None,
         leaves_frame: bool = True,
     ) -> None:
         self.state = ViewState()
         self.ui = Ui()
         self._console, self._screen, self._leaves_frame = console, TerminalScreen(console), leaves_frame
         self._controls = controls or Controls()
-        self._steering: Steering = steering or RunSteering(self._controls)
+        self._steering = steering or RunSteering(self._controls)
         self._fold, self._drawing = Lock(), Lock()
         self._stop, self._wake = Flag(), Flag()
         self._thread = Thread(target=self._draw_until_stopped, name="view", daemon=True)

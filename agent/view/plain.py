@@ -226,20 +226,13 @@ class NextCommand(NamedTuple):
     purpose: str
 
 
-class SummaryLine(NamedTuple):
-    """One line of the summary."""
-
-    name: str
-    value: Text
-
-
 def summary(state: ViewState, next_commands: Sequence[NextCommand] = ()) -> RenderableType:
     """Return the closing summary for a terminal of any width."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for fact in _facts(state, next_commands):
-        table.add_row(fact.name, fact.value)
+    for name, value in _facts(state, next_commands):
+        table.add_row(name, value)
     return table
 
 
@@ -250,26 +243,26 @@ def summary_text(state: ViewState, next_commands: Sequence[NextCommand] = (), *,
     return "\n".join(one.rstrip() for one in page.getvalue().splitlines()) + "\n"
 
 
-def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[SummaryLine]:
-    yield SummaryLine("run", Text(one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}")))
-    yield SummaryLine("verified", Text(_verified(state)))
+def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[tuple[str, Text]]:
+    yield "run", Text(one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}"))
+    yield "verified", Text(_verified(state))
     if best := state.best:
         label, said = ("best", "") if best.timing else ("chosen", f" ({words.FIRST_CHOICE})")
-        yield SummaryLine(label, Text(one_line(f"#{best.number}{said} {best.rationale}")))
+        yield label, Text(one_line(f"#{best.number}{said} {best.rationale}"))
         for parts in verdict_facts(best, _SUMMARY_WIDTH, state.gpu)[
             : None if best.verdict and best.verdict.timing else 1
         ]:
             made = line(*parts)
             made.no_wrap = False
-            yield SummaryLine("", made)
+            yield "", made
     if state.ended and state.ended.best_path:
-        yield SummaryLine("kernel", Text(one_line(state.ended.best_path), style="bold"))
+        yield "kernel", Text(one_line(state.ended.best_path), style="bold")
     if state.by_status:
-        yield SummaryLine("verdicts", _counts(state))
+        yield "verdicts", _counts(state)
     if state.spending.replies:
-        yield SummaryLine("model", Text(_spent(state)))
+        yield "model", Text(_spent(state))
     for warning in dict.fromkeys(state.warnings):
-        yield SummaryLine("warning", Text(one_line(warning), style="yellow"))
+        yield "warning", Text(one_line(warning), style="yellow")
     yield from _next(next_commands)
 
 
@@ -318,8 +311,8 @@ def _spent(state: ViewState) -> str:
     return f"{replies}: {format_spending(spent)}{each}{judge}"
 
 
-def _next(next_commands: Sequence[NextCommand]) -> Iterator[SummaryLine]:
+def _next(next_commands: Sequence[NextCommand]) -> Iterator[tuple[str, Text]]:
     width = max((len(c.command) for c in next_commands), default=0)
     for i, entry in enumerate(next_commands):
         made = Text(f"{entry.command:{width}}", style="cyan").append(f"   {entry.purpose}", style="default")
-        yield SummaryLine("" if i else "next", made)
+        yield "" if i else "next", made

@@ -771,30 +771,14 @@ def _parent_cell(state: ViewState, row: Attempt, _: float) -> Part:
     return (one_line(state.number_of(row.parent_id)) if row.parent_id else "-", DIM)
 
 
-def _time_cell(_: ViewState, row: Attempt, __: float) -> Part:
-    return words.microseconds(row.verdict.timing.median_us) if row.verdict and row.verdict.timing else ""
-
-
-def _speedup_cell(_: ViewState, row: Attempt, __: float) -> Part:
-    compared = words.fastest_first(row.comparisons)
-    return words.short_speedup(compared[0]) if compared else ""
-
-
 def _spills_cell(_: ViewState, row: Attempt, __: float) -> Part:
     spilled = words.spill_bytes(row.kernels)
     return (words.size(spilled), "yellow" if spilled else "") if row.kernels else ""
 
 
-def _occupancy_cell(_: ViewState, row: Attempt, __: float) -> Part:
-    return f"{words.occupancy(row.kernels):.0%}" if row.kernels else ""
-
-
-def _coverage_cell(_: ViewState, row: Attempt, __: float) -> Part:
-    return f"{row.coverage:.0%}" if row.coverage is not None else ""
-
-
-def _detail_cell(_: ViewState, row: Attempt, __: float) -> Part:
-    return (one_line(row.detail), DIM)
+def _speedup_cell(_: ViewState, row: Attempt, __: float) -> Part:
+    compared = words.fastest_first(row.comparisons)
+    return words.short_speedup(compared[0]) if compared else ""
 
 
 _NUMBER = TableColumn("#", 4, 0, lambda _, row, __: str(row.number))
@@ -803,13 +787,16 @@ _RATIONALE = TableColumn("what was tried", 0, 0, lambda _, row, __: one_line(row
 _VERDICT = TableColumn("verdict", LABEL_WIDTH + 2, 0, _verdict_cell, right=False)
 _REGISTERS = TableColumn("regs", 5, 4, lambda _, row, __: words.registers(row.kernels))
 _SPILLS = TableColumn("spills", 8, 5, _spills_cell)
-_DETAIL = TableColumn("what happened", 0, 7, _detail_cell, right=False)
+_DETAIL = TableColumn("what happened", 0, 7, lambda _, row, __: (one_line(row.detail), DIM), right=False)
 _FIRST = (_NUMBER, _PARENT, _RATIONALE, _VERDICT)
-_GPU_COLUMNS = (
-    *_FIRST, TableColumn("time", 9, 1, _time_cell), TableColumn("speed-up", 8, 2, _speedup_cell), _REGISTERS, _SPILLS,
-    TableColumn("coverage", 8, 6, _coverage_cell), _DETAIL,
-)  # fmt: skip
-_CPU_COLUMNS = (*_FIRST, _REGISTERS, _SPILLS, TableColumn("occupancy", 9, 6, _occupancy_cell), _DETAIL)
+_TIME = TableColumn("time", 9, 1, lambda _, row, __: words.microseconds(row.timing.median_us) if row.timing else "")
+_SPEEDUP = TableColumn("speed-up", 8, 2, _speedup_cell)
+_COVERAGE = TableColumn("coverage", 8, 6, lambda _, row, __: "" if row.coverage is None else f"{row.coverage:.0%}")
+_OCCUPANCY = TableColumn(
+    "occupancy", 9, 6, lambda _, row, __: f"{words.occupancy(row.kernels):.0%}" if row.kernels else ""
+)
+_GPU_COLUMNS = (*_FIRST, _TIME, _SPEEDUP, _REGISTERS, _SPILLS, _COVERAGE, _DETAIL)
+_CPU_COLUMNS = (*_FIRST, _REGISTERS, _SPILLS, _OCCUPANCY, _DETAIL)
 
 
 # The log: what was said and decided ------------------------------------------------------------------------------

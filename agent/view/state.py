@@ -36,6 +36,7 @@ from kerneltune.agent.events import (
     proposed_attempt,
 )
 from kerneltune.agent.view import text as words
+from kerneltune.tools.backends.base import throttled
 from kerneltune.tools.schema.codec import Json
 
 Who = Literal["author", "judge", "reflection", "warning", "run"]
@@ -74,7 +75,6 @@ class Budget:
 
 _HOT = 0x20 | 0x40  # software and hardware thermal slowdown
 _REASONS = ((0x8, "hardware slowdown"), (_HOT, "thermal"), (0x80, "power brake"), (0x4, "power cap"))  # worst first
-BAD = 0x8 | _HOT | 0x80  # NVML's bits that falsify a measurement; a power cap is how a GPU normally works at full load
 
 
 def throttling(reading: GpuReading) -> str:
@@ -86,7 +86,7 @@ def throttling(reading: GpuReading) -> str:
 
 def is_slowed(reading: GpuReading) -> bool:
     """Whether a measurement now would be worth less."""
-    return bool((reading.throttle_reasons or 0) & BAD)
+    return throttled(reading.throttle_reasons)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Formats values for people. Pure functions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Ti
 
 if TYPE_CHECKING:
     from kerneltune.agent.record.query import RunSummary
+    from kerneltune.agent.record.trajectory import Message
 
 RANKED_BY = "ranked by effective bytes, spills, occupancy, registers"  # where nothing is timed
 FIRST_CHOICE = "first choice, not timed"
@@ -121,23 +122,25 @@ def _digits(us: float) -> str:
 
 @dataclass(frozen=True)
 class VerdictStyle:
-    """One row of the table. `symbol` is one cell wide; `ansi` is the colour's SGR code for plain lines."""
+    """One row of the table. `symbol` is one cell wide; `ansi` is the colour's SGR code for plain lines; `mark`:
+    of charts, where marks differ for those who cannot tell the colours, on paper too."""
 
     symbol: str
     colour: str
     ansi: int
+    mark: str
 
 
 _TABLE = {
-    Status.CORRECT: VerdictStyle("✔", "green", 32),
-    Status.CHECKED: VerdictStyle("✓", "cyan", 36),
-    Status.UNCHECKED: VerdictStyle("?", "yellow", 33),
-    Status.WRONG: VerdictStyle("✗", "red", 31),
-    Status.IMPOSSIBLE: VerdictStyle("!", "red", 31),
-    Status.CRASHED: VerdictStyle("†", "red", 31),
-    Status.TIMED_OUT: VerdictStyle("◔", "yellow", 33),
-    Status.COMPILE_FAILED: VerdictStyle("⊗", "magenta", 35),
-    Status.REJECTED: VerdictStyle("⊘", "magenta", 35),
+    Status.CORRECT: VerdictStyle("✔", "green", 32, "circle"),
+    Status.CHECKED: VerdictStyle("✓", "cyan", 36, "circle"),
+    Status.UNCHECKED: VerdictStyle("?", "yellow", 33, "bar"),
+    Status.WRONG: VerdictStyle("✗", "red", 31, "cross"),
+    Status.IMPOSSIBLE: VerdictStyle("!", "red", 31, "diamond"),
+    Status.CRASHED: VerdictStyle("†", "red", 31, "plus"),
+    Status.TIMED_OUT: VerdictStyle("◔", "yellow", 33, "square"),
+    Status.COMPILE_FAILED: VerdictStyle("⊗", "magenta", 35, "triangle"),
+    Status.REJECTED: VerdictStyle("⊘", "magenta", 35, "bar"),
 }
 LABEL_WIDTH = max(len(status.value) for status in Status)
 
@@ -175,3 +178,31 @@ def parent_name(attempt_id: str, parent_id: str | None) -> str:
     """Format the attempt that one was derived from: its number, or its id where it is of another run; "" for none."""
     run, _, number = (parent_id or "").rpartition("/")
     return f"#{number}" if number and run == attempt_id.rpartition("/")[0] else parent_id or ""
+
+
+def message_facts(message: "Message") -> Iterator[str]:
+    """Format what is known of a message beside its words."""
+    if message.turn is not None:
+        yield f"turn {message.turn}"
+    if message.model:
+        yield message.model
+    if message.seconds is not None:
+        yield f"{message.seconds:.1f} s"
+    counted = [((message.usage or {}).get(f"{kind}put_tokens"), kind) for kind in ("in", "out")]
+    if told := [f"{tokens(n)} {kind}" for n, kind in counted if isinstance(n, int)]:
+        yield "tokens " + ", ".join(told)
+    if message.cost_usd is not None:
+        yield dollars(message.cost_usd)
+    if message.stop not in ("", "end", "tools"):
+        yield f"ended by {message.stop}"
+    if message.is_error:
+        yield "an error"
+    if message.history:
+        yield "a history that took the place of what was said before"
+
+
+def argument(value: object, most: int | None = None) -> str:
+    """Format an argument of a call, several lines below each other with a rule beside them; at most so many characters
+    of it."""
+    shown = str(value)[:most].strip("\n")
+    return "\n" + "\n".join(f"   | {line}" for line in shown.splitlines()) if "\n" in shown else shown

@@ -5,7 +5,6 @@ import re
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from io import StringIO
 from typing import TextIO
 
@@ -33,21 +32,15 @@ _GIVEN_UP_S = 60.0  # of silence, where nobody can know whether a process runs t
 _LATEST = 1e11  # Unix time: beyond it, a clock is damaged
 
 
-@dataclass(frozen=True)
-class EventSource:
-    """Where events come from: `more` gives those that are new, at most a page; `process` says who runs the run."""
-
-    more: Callable[[], Sequence[Event]]
-    process: Callable[[], RunProcess]
-
-
 class Playback:
-    """Gives a stored run's events one by one. `speed`: so many times as fast as it was, in which long silences are
-    short; None: at once. `controls` pause it and end it."""
+    """Gives a stored run's events one by one. `more` gives those that are new, at most a page; `process` says who runs
+    the run. `speed`: so many times as fast as it was, in which long silences are short; None: at once. `controls` pause
+    it and end it."""
 
     def __init__(
         self,
-        source: EventSource,
+        more: Callable[[], Sequence[Event]],
+        process: Callable[[], RunProcess],
         *,
         speed: float | None = None,
         idle_limit_s: float = IDLE_LIMIT_S,
@@ -58,7 +51,7 @@ class Playback:
         self.last_at = 0.0  # the recorded clock of the latest event
         self.ended = False  # by the last event that says so; a resumed run goes on
         self.reading = True  # the record holds more than was given
-        self._source, self._idle_limit_s = source, idle_limit_s
+        self._more, self._process, self._idle_limit_s = more, process, idle_limit_s
         self._clock = 0.0  # the recorded clock, which goes on between two events
         self._stays = False  # at the end of a run that was over, somebody looks at it
 
@@ -71,7 +64,7 @@ class Playback:
 
         asked_at = -math.inf
         while not is_left():
-            found = self._source.more()
+            found = self._more()
             for event in found:
                 self._wait_for(event)
                 if is_left():
@@ -83,7 +76,7 @@ class Playback:
             if self.reading:
                 self.reading, self._stays = False, self.ended and self.speed is None
             if time.monotonic() - asked_at >= _ALIVE_EVERY_S or self.ended:
-                self.process, asked_at = self._source.process(), time.monotonic()
+                self.process, asked_at = self._process(), time.monotonic()
             if self._is_over(hears_keys):
                 return
             time.sleep(POLL_S)

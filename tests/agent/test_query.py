@@ -170,7 +170,7 @@ def test_a_conversation_ends_with_the_reply_that_proposed_the_attempt(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first = told(capfd, "show", f"{MODEL}/1", "--conversation")
-    for words in ("[system]", "Be fast.", "[assistant, turn 1; model-1; 2.5 s; tokens 1.2k in, 30 out; $0.012]"):
+    for words in ("[system]", "Be fast.", "[assistant; turn 1; model-1; 2.5 s; tokens 1.2k in, 30 out; $0.012]"):
         assert words in first
     assert f"thoughts of mine\nI shall try.\n-> update\n   source:\n   | a\n   | b\n   rationale: {SHOWN}" in first
     assert "Again." not in first

@@ -43,13 +43,13 @@ def run_of(path: Path, source: str, visible: str | None = None) -> RunStarted:
 def test_the_file_of_a_stored_task_is_used_while_it_is_the_same(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(TASK)
-    found = stored_task(run_of(path, TASK), None, tmp_path / "scratch")
-    assert (found.file.path, found.differs) == (path, ())
+    found, differs = stored_task(run_of(path, TASK), None, tmp_path / "scratch")
+    assert (found.path, differs) == (path, ())
 
 
 def test_a_task_that_the_run_kept_whole_needs_no_file(tmp_path: Path) -> None:
-    found = stored_task(run_of(tmp_path / "gone" / "mine.py", TASK), None, tmp_path)
-    assert (found.file.name, found.file.source, found.differs) == ("mine", TASK, ())
+    found, differs = stored_task(run_of(tmp_path / "gone" / "mine.py", TASK), None, tmp_path)
+    assert (found.name, found.source, differs) == ("mine", TASK, ())
 
 
 def test_a_changed_task_with_held_out_cases_is_refused(tmp_path: Path) -> None:
@@ -61,10 +61,10 @@ def test_a_built_in_that_has_changed_is_taken_from_the_record_and_that_is_said(t
     builtin = find_task("softmax")
     then = builtin.source + "# of an older version\n"
     run = run_of(Path("/opt/old/tools/tasks/softmax.py"), then, visible_source(builtin))
-    found = stored_task(run, None, tmp_path)
-    assert found.file.path.parent == tmp_path
-    assert len(found.differs) == 1
-    assert "none of its held-out cases" in found.differs[0]
+    found, differs = stored_task(run, None, tmp_path)
+    assert found.path.parent == tmp_path
+    assert len(differs) == 1
+    assert "none of its held-out cases" in differs[0]
 
 
 def test_a_user_s_softmax_is_not_mistaken_for_the_built_in(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_task_given_by_hand_must_be_the_same(tmp_path: Path) -> None:
     path = tmp_path / "elsewhere.py"
     path.write_text(TASK)
     run = run_of(tmp_path / "mine.py", TASK)
-    assert stored_task(run, str(path), tmp_path).file.path == path
+    assert stored_task(run, str(path), tmp_path)[0].path == path
     with pytest.raises(TaskError, match="is not the task of run"):
         stored_task(run, "softmax", tmp_path)
 

@@ -16,7 +16,7 @@ def table() -> str:
     found = {}
     with workers.started_base() as machine, machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
         for file in builtin_tasks():
-            task, notes = open_task(judge, file)
+            task, notes, _ = open_task(judge, file)
             assert notes == ()
             found[file.sha256] = {name: value for name, value in encode(task).items() if name != "source"}
     lines = (f"{json.dumps(sha256)}: {json.dumps(task)}" for sha256, task in found.items())

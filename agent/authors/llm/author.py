@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -43,6 +43,7 @@ from kerneltune.agent.attempt import (
 )
 from kerneltune.agent.authors.llm.prompts import (
     Disassembled,
+    RunPrompts,
     Trouble,
     format_bench,
     format_reflect,
@@ -433,28 +434,6 @@ MOST_SILENT = 3  # replies in a row that call no tool, after which the conversat
 _CHARACTERS_PER_TOKEN = 4  # where a server does not count
 
 
-class Prompts(Protocol):
-    """The texts of a run. `system` is the same for all of its conversations."""
-
-    system: str
-
-    def opening(self, seeds: tuple[Attempt, ...] = ()) -> str:
-        """The first words of a conversation; `seeds` are attempts to start from."""
-        ...
-
-    def history(self) -> str:
-        """What has been tried in this run so far, and what came of it."""
-        ...
-
-    def crossover(self, first: Attempt, second: Attempt) -> str:
-        """The first words of a conversation that shall join two attempts."""
-        ...
-
-    def nudge(self, trouble: Trouble) -> str:
-        """The answer to a reply that called no tool."""
-        ...
-
-
 @dataclass
 class LlmConversation:
     """A conversation of a run. `key` names it in the record; `history` is what the model is told in the place of what
@@ -464,7 +443,7 @@ class LlmConversation:
     key: str
     model: LanguageModel
     executor: ToolExecutor
-    prompts: Prompts
+    prompts: RunPrompts
     opening: str
     history: Callable[[], str]
     context_tokens: int = 30_000
@@ -631,7 +610,7 @@ class LlmAuthor:
 
     tracker: AttemptTracker
     model: LanguageModel
-    prompts: Prompts
+    prompts: RunPrompts
     arch: str
     strategy: Strategy = "refine"
     seed: int = 0
@@ -710,9 +689,7 @@ def _evolve(author: LlmAuthor) -> _Rules:
     def opening(key: str) -> str:
         island = home[key] = next(turns) % ISLANDS
         parents = choose(_islands(author.tracker.attempts, home), island, random)
-        if parents.first and parents.second:
-            return author.prompts.crossover(parents.first, parents.second)
-        return author.prompts.opening((parents.first,) if parents.first else ())
+        return author.prompts.crossover(*parents) if len(parents) == 2 else author.prompts.opening(parents)
 
     return _Rules(opening, share=EVOLVE_SHARE)
 
@@ -734,26 +711,18 @@ def _islands(attempts: list[Attempt], home: dict[str, int]) -> list[list[Attempt
     return islands
 
 
-@dataclass(frozen=True)
-class Parents:
-    """Where a conversation begins: nowhere, at one attempt, or at two that it shall join."""
-
-    first: Attempt | None = None
-    second: Attempt | None = None
-
-
-def choose(islands: Sequence[Sequence[Attempt]], island: int, random: Random) -> Parents:
-    """Parents for the next conversation of an island."""
+def choose(islands: Sequence[Sequence[Attempt]], island: int, random: Random) -> tuple[Attempt, ...]:
+    """Where the next conversation of an island begins: nowhere, at one attempt, or at two that it shall join."""
     here = residents(islands[island])
     if not here:
-        return Parents()
+        return ()
     first = _tournament(here, random)
     if random.random() >= CROSSOVER:
-        return Parents(first)
+        return (first,)
     away = [a for number, others in enumerate(islands) if number != island for a in residents(others)]
     pool = away if away and random.random() < MIGRATION else here
     others = [a for a in pool if a.attempt_id != first.attempt_id]
-    return Parents(first, _tournament(others, random)) if others else Parents(first)
+    return (first, _tournament(others, random)) if others else (first,)
 
 
 def residents(attempts: Sequence[Attempt]) -> list[Attempt]:

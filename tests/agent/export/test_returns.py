@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from kerneltune.agent.attempt import Attempt, LlmTurn
-from kerneltune.agent.export.rewards import Discount, ReturnGroups, RewardedTurn, group_of, returns, reward_of, turns_of
+from kerneltune.agent.export.rewards import ReturnGroups, RewardedTurn, group_of, returns, reward_of, turns_of
+from kerneltune.agent.export.rl_formats import RlTurns
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.graded import RUN, documented, graded, replied, run_of, stated, timed
@@ -26,37 +27,37 @@ def to_go(turns: list[RewardedTurn]) -> list[float | None]:
 
 def test_a_return_is_the_reward_and_the_discounted_return_of_the_next_turn() -> None:
     # 2 | 1 + 0.4 * 2 | 0 + 0.4 * 1.8
-    assert returns([0.0, 1.0, 2.0], Discount(0.4)) == pytest.approx([0.72, 1.8, 2.0])
-    assert returns([0.0, 1.0, 2.0], Discount(1.0)) == pytest.approx([3.0, 3.0, 2.0])
-    assert returns([0.0, 1.0, 2.0], Discount(0.0)) == pytest.approx([0.0, 1.0, 2.0])
+    assert returns([0.0, 1.0, 2.0], 0.4) == pytest.approx([0.72, 1.8, 2.0])
+    assert returns([0.0, 1.0, 2.0], 1.0) == pytest.approx([3.0, 3.0, 2.0])
+    assert returns([0.0, 1.0, 2.0], 0.0) == pytest.approx([0.0, 1.0, 2.0])
     assert returns([]) == []
 
 
 def test_failed_turns_are_valid_and_worth_what_follows_them() -> None:
-    assert returns([0.0, 0.0, 1.3], Discount(0.4)) == pytest.approx([0.208, 0.52, 1.3])
+    assert returns([0.0, 0.0, 1.3], 0.4) == pytest.approx([0.208, 0.52, 1.3])
 
 
 def test_an_unknown_reward_makes_every_return_that_contains_it_unknown() -> None:
-    assert returns([1.0, None, 2.0], Discount(0.4)) == [None, None, 2.0]
-    assert returns([1.0, 2.0, None], Discount(0.4)) == [None, None, None]
+    assert returns([1.0, None, 2.0], 0.4) == [None, None, 2.0]
+    assert returns([1.0, 2.0, None], 0.4) == [None, None, None]
 
 
 @pytest.mark.parametrize("gamma", [-0.1, 1.1, math.nan])
 def test_a_discount_lies_between_0_and_1(gamma: float) -> None:
     with pytest.raises(UsageError, match="gamma"):
-        Discount(gamma)
+        RlTurns(gamma=gamma)
 
 
 def test_turns_count_the_replies_that_proposed_something() -> None:
     run = run_of(paying(1, 1, 0.0), paying(2, 4, 1.0), paying(3, 6, 2.0))  # replies 2, 3, 5 benched and reflected
-    turns = turns_of(run, stated, Discount(0.4))
+    turns = turns_of(run, stated, 0.4)
     assert [(t.number, t.reply) for t in turns] == [(1, 1), (2, 4), (3, 6)]
     assert to_go(turns) == pytest.approx([0.72, 1.8, 2.0])
 
 
 def test_several_attempts_of_one_reply_are_one_turn_that_is_worth_its_best() -> None:
     run = run_of(paying(1, 1, 0.5), paying(2, 1, 2.0), paying(3, 1, 0.0), paying(4, 2, 1.0))
-    turns = turns_of(run, stated, Discount(0.5))
+    turns = turns_of(run, stated, 0.5)
     assert [[a.number for a in t.attempts] for t in turns] == [[1, 2, 3], [4]]
     assert [t.reward for t in turns] == [2.0, 1.0]
     assert to_go(turns) == pytest.approx([2.5, 1.0])
@@ -69,7 +70,7 @@ def test_a_turn_is_unknown_as_long_as_its_best_may_be() -> None:
 
 def test_conversations_are_rollouts_of_their_own() -> None:
     run = run_of(paying(1, 1, 1.0, "1"), paying(2, 1, 3.0, "2"), paying(3, 2, 1.0, "1"))
-    turns = turns_of(run, stated, Discount(0.5))
+    turns = turns_of(run, stated, 0.5)
     assert [(t.conversation, t.number, t.to_go) for t in turns] == [("1", 1, 1.5), ("1", 2, 1.0), ("2", 1, 3.0)]
 
 
@@ -80,7 +81,7 @@ def child(number: int, parent: int | None, reward: float | None) -> Attempt:
 def test_without_a_conversation_a_turn_is_a_generation_and_children_share_what_follows() -> None:
     # 1 -> 2 -> 4, 1 -> 3; 5 stands alone
     run = run_of(child(1, None, 1.0), child(2, 1, 2.0), child(3, 1, 4.0), child(4, 2, 6.0), child(5, None, 7.0))
-    turns = turns_of(run, stated, Discount(0.5))
+    turns = turns_of(run, stated, 0.5)
     assert [(t.attempts[0].number, t.number, t.reply) for t in turns] == [
         (1, 1, None), (2, 2, None), (3, 2, None), (4, 3, None), (5, 1, None)]  # fmt: skip
     # 4: 6; 3: 4; 2: 2 + 3 = 5; 1: 1 + 0.5 * (5 + 4) / 2 = 3.25
@@ -95,14 +96,14 @@ def test_a_chain_of_generations_is_worth_what_the_same_turns_of_a_conversation_a
 
 def test_what_a_model_derives_from_an_attempt_of_no_conversation_is_a_rollout_of_its_own() -> None:
     derived = paying(2, 1, 5.0, parent_id=f"{RUN}/1")
-    turns = turns_of(run_of(child(1, None, 1.0), derived, child(3, 2, 2.0)), stated, Discount(0.5))
+    turns = turns_of(run_of(child(1, None, 1.0), derived, child(3, 2, 2.0)), stated, 0.5)
     found = {t.attempts[0].number: (t.number, t.to_go) for t in turns}
     assert found == {1: (1, 1.0), 2: (1, 5.0), 3: (3, 2.0)}
 
 
 def test_an_unknown_child_makes_its_ancestors_unknown_and_no_other() -> None:
     run = run_of(child(1, None, 1.0), child(2, 1, None), child(3, 1, 4.0))
-    assert to_go(turns_of(run, stated, Discount(0.5))) == [None, None, 4.0]
+    assert to_go(turns_of(run, stated, 0.5)) == [None, None, 4.0]
 
 
 def test_a_lineage_that_bites_its_tail_ends() -> None:
@@ -112,7 +113,7 @@ def test_a_lineage_that_bites_its_tail_ends() -> None:
 
 def test_a_lineage_of_thousands_takes_no_recursion_and_no_square() -> None:
     run = run_of(*(child(i, i - 1, 1.0) for i in range(1, 20_001)))
-    turns = turns_of(run, stated, Discount(0.5))
+    turns = turns_of(run, stated, 0.5)
     assert turns[-1].number == 20_000
     assert turns[0].to_go == pytest.approx(2.0)
 

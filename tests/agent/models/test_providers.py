@@ -9,7 +9,7 @@ import pytest
 from kerneltune.agent import complete
 from kerneltune.agent.commands.doctor import of_this_program
 from kerneltune.agent.export import provenance
-from kerneltune.agent.models.providers import PROVIDERS, ModelName, open_model, parse
+from kerneltune.agent.models.providers import PROVIDERS, open_model, parse
 from kerneltune.agent.models.scripted import ScriptedModel
 from kerneltune.agent.models.types import KeyRejected
 from kerneltune.agent.settings import Environment
@@ -20,15 +20,15 @@ from tests.agent.models.talk import write_lines
 @pytest.mark.parametrize(
     ("name", "choice"),
     [
-        ("anthropic", ModelName("anthropic", "")),
-        ("anthropic:claude-opus-5-5", ModelName("anthropic", "claude-opus-5-5")),
-        ("openai:ft:gpt-6:me", ModelName("openai", "ft:gpt-6:me")),
-        ("chat:", ModelName("chat", "")),
-        ("chat:Qwen/Qwen3-Coder:30b", ModelName("chat", "Qwen/Qwen3-Coder:30b")),
-        ("scripted:a/b.jsonl", ModelName("scripted", "a/b.jsonl")),
+        ("anthropic", ("anthropic", "")),
+        ("anthropic:claude-opus-5-5", ("anthropic", "claude-opus-5-5")),
+        ("openai:ft:gpt-6:me", ("openai", "ft:gpt-6:me")),
+        ("chat:", ("chat", "")),
+        ("chat:Qwen/Qwen3-Coder:30b", ("chat", "Qwen/Qwen3-Coder:30b")),
+        ("scripted:a/b.jsonl", ("scripted", "a/b.jsonl")),
     ],
 )
-def test_a_name_is_a_provider_and_a_model(name: str, choice: ModelName) -> None:
+def test_a_name_is_a_provider_and_a_model(name: str, choice: tuple[str, str]) -> None:
     assert parse(name) == choice
 
 

@@ -14,10 +14,9 @@ import pytest
 from kerneltune.agent.attempt import Controls
 from kerneltune.agent.events import Event, RunResumed, RunStarted, is_stored
 from kerneltune.agent.record.folder import RunProcess
-from kerneltune.agent.view.live import Steering
 from kerneltune.agent.view.render import render
 from kerneltune.agent.view.state import ViewState, fold
-from kerneltune.agent.view.watch import MAX_SPEED, EventSource, Playback, picture
+from kerneltune.agent.view.watch import MAX_SPEED, Playback, picture
 from tests.agent.view.scripts import ENDED, GPU_RUN, NOW, START
 
 RUN: list[Event] = [e for e in GPU_RUN if is_stored(e)]
@@ -28,7 +27,7 @@ GONE, RUNNING, UNKNOWN = RunProcess("gone"), RunProcess("running"), RunProcess("
 def playback(events: Sequence[Event], process: RunProcess = GONE, page: int = 500, **how: object) -> Playback:
     """Of a record that gives its events in pages."""
     pages = [list(events[i : i + page]) for i in range(0, len(events), page)]
-    return Playback(EventSource(lambda: pages.pop(0) if pages else [], lambda: process), **how)  # type: ignore[arg-type]
+    return Playback(lambda: pages.pop(0) if pages else [], lambda: process, **how)  # type: ignore[arg-type]
 
 
 def played(made: Playback) -> tuple[list[Event], float]:
@@ -52,7 +51,7 @@ def test_a_speed_divides_the_time_that_the_run_took() -> None:
 
 def test_who_plays_a_run_that_goes_on_follows_it_from_its_present() -> None:
     pages: list[list[Event]] = [RUN[:1], [], [replace(ENDED, at=START + 1000.0)]]
-    made = Playback(EventSource(lambda: pages.pop(0) if pages else [], lambda: RUNNING if pages else GONE), speed=1.0)
+    made = Playback(lambda: pages.pop(0) if pages else [], lambda: RUNNING if pages else GONE, speed=1.0)
     events, took = played(made)
     assert len(events) == 2
     assert took < 4.0
@@ -96,25 +95,24 @@ def test_a_pause_holds_the_next_event_and_a_stop_ends_it() -> None:
 
 def test_keys_change_the_speed_between_its_ends_and_skip_to_the_end() -> None:
     made = playback(OVER, speed=1.0)
-    steering: Steering = made
     state = ViewState()
-    steering.grant("raise", state)
+    made.grant("raise", state)
     assert (made.speed, made.status()) == (2.0, "▶ 2x")
     for _ in range(30):
-        steering.grant("raise", state)
+        made.grant("raise", state)
     assert made.speed == MAX_SPEED
     for _ in range(30):
-        steering.grant("slower", state)
+        made.grant("slower", state)
     assert made.speed == 1 / 16
-    steering.grant("skip", state)
+    made.grant("skip", state)
     assert made.status() == "▶ max"
-    assert ("s", "to the end") in steering.keys(state)
-    steering.grant("pause", state)
+    assert ("s", "to the end") in made.keys(state)
+    made.grant("pause", state)
     assert made.status() == "‖ paused"
-    steering.grant("pause", state)
+    made.grant("pause", state)
     assert played(made)[1] < 2.0
     assert made.status() == "■ the end"
-    assert ("s", "to the end") not in steering.keys(state)
+    assert ("s", "to the end") not in made.keys(state)
 
 
 def test_who_can_press_keys_stays_at_a_run_that_was_over_and_nobody_else_does() -> None:

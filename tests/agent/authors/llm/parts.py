@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kerneltune.agent.attempt import Actions, Attempt
-from kerneltune.agent.authors.llm.prompts import Trouble
+from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
 from kerneltune.agent.models.types import Delta, Listen, ModelFacts, ModelRequest, Reply, ToolCall, ToolResult, Usage
 from kerneltune.tools.schema.task import TaskSpec
 
@@ -87,10 +87,11 @@ class OneLine:
         return taken
 
 
-class PlainPrompts:
+class PlainPrompts(RunPrompts):
     """The shortest texts of a run."""
 
-    system = "system"
+    def __init__(self) -> None:
+        self.system = "system"
 
     def opening(self, seeds: tuple[Attempt, ...] = ()) -> str:
         return "opening " + " ".join(f"#{a.number}" for a in seeds)

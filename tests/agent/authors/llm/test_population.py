@@ -3,7 +3,7 @@
 from random import Random
 
 from kerneltune.agent.attempt import Attempt
-from kerneltune.agent.authors.llm.author import SIZE, Parents, choose, residents, similarity
+from kerneltune.agent.authors.llm.author import SIZE, choose, residents, similarity
 from kerneltune.tools.schema.verdict import Status, Timing, Verdict
 
 WORDS = "load store exp max sum row col mask block warp stage tile".split()
@@ -18,7 +18,7 @@ def attempt(number: int, us: float | None, source: str | None = None) -> Attempt
 
 
 def test_an_island_without_a_right_kernel_begins_anew() -> None:
-    assert choose([[attempt(1, None)], []], 0, Random(0)) == Parents()
+    assert choose([[attempt(1, None)], []], 0, Random(0)) == ()
 
 
 def test_only_the_fastest_right_kernels_of_an_island_are_bred_from() -> None:
@@ -26,7 +26,7 @@ def test_only_the_fastest_right_kernels_of_an_island_are_bred_from() -> None:
     kept = residents(island)
     assert [a.number for a in kept] == list(range(19, 19 - SIZE, -1))
     chosen = [choose([island], 0, Random(seed)) for seed in range(200)]
-    assert {p.first.number for p in chosen if p.first} <= {a.number for a in kept}
+    assert {p[0].number for p in chosen if p} <= {a.number for a in kept}
 
 
 def test_equal_sources_count_once() -> None:
@@ -40,8 +40,7 @@ def test_faster_ones_are_chosen_more_often_and_so_are_those_unlike_the_others() 
     unlike = attempt(9, 14.5)
     counts = dict.fromkeys(range(10), 0)
     for seed in range(400):
-        first = choose([[*alike, unlike]], 0, Random(seed)).first
-        assert first is not None
+        first = choose([[*alike, unlike]], 0, Random(seed))[0]
         counts[first.number] += 1
     assert counts[0] > counts[3]
     assert counts[9] > counts[4]
@@ -50,7 +49,7 @@ def test_faster_ones_are_chosen_more_often_and_so_are_those_unlike_the_others() 
 def test_crossover_joins_two_different_attempts_and_now_and_then_those_of_two_islands() -> None:
     islands = [[attempt(n, float(n)) for n in range(1, 6)], [attempt(n, float(n)) for n in range(11, 16)]]
     pairs = [choose(islands, 0, Random(seed)) for seed in range(400)]
-    joined = [(p.first.number, p.second.number) for p in pairs if p.first and p.second]
+    joined = [(p[0].number, p[1].number) for p in pairs if len(p) == 2]
     assert 60 < len(joined) < 180
     assert all(a != b for a, b in joined)
     assert any(b > 10 for _, b in joined)

@@ -7,7 +7,6 @@ from typing import get_args
 import pytest
 
 from kerneltune.agent.authors.llm import prompts as texts
-from kerneltune.agent.authors.llm.author import Prompts
 from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
 from kerneltune.agent.settings import Language
 from kerneltune.tools import languages
@@ -38,11 +37,6 @@ MOST_OF_A_SYSTEM = 5_000  # tokens, with the task
 
 def tokens(text: str) -> float:
     return len(text) / _CHARACTERS_PER_TOKEN
-
-
-def test_they_are_what_a_studio_asks_for() -> None:
-    words: Prompts = RunPrompts(workbench(), "sm_90", None)
-    assert words.system
 
 
 def test_the_system_prompt_of_a_run_is_the_same_to_the_byte_whatever_was_tried() -> None:
