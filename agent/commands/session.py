@@ -228,7 +228,7 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
         target = JUDGE if patience.first_tier == "screened" else EARLY_JUDGE  # whose imports take 2 s
         gpu_judge = held.enter_context(waiting_judge(machine, target, _teller(shop))) if shop.gpu else None
         judge = held.enter_context(machine.trusted("kerneltune.tools.judge.service.cpu_judge:main"))
-        task, notes, small = _described(judge, task_file, DESCRIBE_TIMEOUT_S)
+        task, notes, small = _described(judge, task_file, DESCRIBE_TIMEOUT_S, _gpu_memory_bytes(shop))
         updater = updater_for(shop, task, machine, patience)
         bench: Bench = CpuBench(task, judge, machine.interpreter, case_timeout_s=patience.replay_s)
         if gpu_judge is not None:
@@ -260,10 +260,16 @@ def open_task(
     return task, notes
 
 
+def _gpu_memory_bytes(shop: Workshop) -> int:
+    """The memory that judging may take: the GPU's, or less where a setting says so; 0 with neither."""
+    limits = [int((shop.settings.gpu_memory_gib or 0) * (1 << 30)), shop.gpu.memory_bytes if shop.gpu else 0]
+    return min(filter(None, limits), default=0)
+
+
 def _described(
-    judge: Worker, task_file: TaskFile, timeout_s: float
+    judge: Worker, task_file: TaskFile, timeout_s: float, gpu_memory_bytes: int = 0
 ) -> tuple[TaskSpec, tuple[str, ...], dict[str, Json]]:
-    request = Open(task_file.name, str(task_file.path))
+    request = Open(task_file.name, str(task_file.path), gpu_memory_bytes)
     opened = decode(Opened, ask_judge(judge, task_file.name, request, timeout_s=timeout_s).body)
     if opened.task is None:
         raise TaskError(opened.problem or f"{task_file.path} cannot be used as a task")
