@@ -230,7 +230,7 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
         target = JUDGE if patience.first_tier == "screened" else EARLY_JUDGE  # whose imports take 2 s
         gpu_judge = held.enter_context(waiting_judge(machine, target, _teller(shop))) if shop.gpu else None
         judge = held.enter_context(machine.trusted("kerneltune.tools.judge.service.cpu_judge:main"))
-        task, notes, small = open_task(judge, task_file)
+        task, notes, small = open_task(judge, task_file, gpu_memory_bytes=_gpu_memory_bytes(shop))
         updater = updater_for(shop, task, machine, patience)
         bench: Bench = CpuBench(task, judge, machine.interpreter, case_timeout_s=patience.replay_s)
         if gpu_judge is not None:
@@ -254,11 +254,17 @@ def updater_for(shop: Workshop, task: TaskSpec, machine: Machine, patience: Pati
     return updater
 
 
+def _gpu_memory_bytes(shop: Workshop) -> int:
+    """The memory that judging may take: the GPU's, or less where a setting says so; 0 with neither."""
+    limits = [int((shop.settings.gpu_memory_gib or 0) * (1 << 30)), shop.gpu.memory_bytes if shop.gpu else 0]
+    return min(filter(None, limits), default=0)
+
+
 def open_task(
-    judge: Worker, task_file: TaskFile, timeout_s: float = DESCRIBE_TIMEOUT_S
+    judge: Worker, task_file: TaskFile, timeout_s: float = DESCRIBE_TIMEOUT_S, gpu_memory_bytes: int = 0
 ) -> tuple[TaskSpec, tuple[str, ...], dict[str, Json]]:
     """The task as data, described by the CPU judge, what that has against it, and its small case. Raises TaskError."""
-    request = Open(task_file.name, str(task_file.path))
+    request = Open(task_file.name, str(task_file.path), gpu_memory_bytes)
     opened = decode(Opened, ask_judge(judge, task_file.name, request, timeout_s=timeout_s).body)
     if opened.task is None:
         raise TaskError(opened.problem or f"{task_file.path} cannot be used as a task")

@@ -244,6 +244,54 @@ def test_a_kernel_that_is_wrong_at_the_timed_shape_alone_is_wrong(judge: Judge, 
     assert verdict.case == "main"
 
 
+WEIGHTED = """
+import torch
+ROWS, COLS = 3000, 2048
+CASES = [{"name": "few", "ROWS": 33, "COLS": 100, "cpu": True}]
+class Model(torch.nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.randn(n))
+    def forward(self, x): return x * self.scale
+def get_inputs(): return [torch.randn(ROWS, COLS)]
+def get_init_inputs(): return [COLS]
+"""
+IN_STEPS = """
+@triton.jit
+def clear(y, cols, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + tl.program_id(0).to(tl.int64) * cols + i, tl.zeros((BLOCK,), tl.float32), mask=i < cols)
+@triton.jit
+def double(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i < n) * 2, mask=i < n)
+class ModelNew(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(n))
+        self.packed = None
+    def forward(self, x):
+        if self.packed is None:
+            self.packed = torch.empty_like(self.scale)
+            double[(triton.cdiv(self.packed.numel(), 64),)](self.scale, self.packed, self.packed.numel(), BLOCK=64)
+        y = torch.empty_like(x)
+        clear[(x.shape[0],)](y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        weighted[(x.shape[0],)](x, self.packed, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        return y
+@triton.jit
+def weighted(x, w, y, cols, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * cols + i
+    tl.store(y + at, tl.load(x + at, mask=i < cols) * tl.load(w + i, mask=i < cols) * 0.5, mask=i < cols)
+"""
+
+
+def test_what_prepares_weights_is_run_whole_and_what_a_later_launch_overwrites_is_not_compared(judge: Judge) -> None:
+    verdict = judge(WEIGHTED, IN_STEPS)
+    assert verdict.status is Status.CHECKED, verdict.detail
+    assert "of 6,000 programs were run" in verdict.detail
+
+
 BYTES = """
 import torch
 ROWS, COLS = 70000, 65536

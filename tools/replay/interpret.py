@@ -59,15 +59,18 @@ class NotSampled(NotInterpreted):
 
 
 _AT_ONCE = 2  # programs of a sample, between two looks at the clock
+_MOST_MADE_BYTES = 2 << 30  # by torch's operators, which have no sample
 
 
 class _SampleLauncher:
-    """Runs some programs of those launches of a plan that read nothing another program writes; `writes` has the byte
-    offsets of what they wrote, with the size of the elements, by the address of the memory."""
+    """Runs what prepares a plan whole, and some programs of those launches of its run that read nothing another program
+    writes; `writes` has the byte offsets of what the last launch to write there wrote, with the size of the elements,
+    by the address of the memory: what an earlier one wrote, programs that are not run may overwrite."""
 
     def __init__(self, request: InterpretRequest) -> None:
         self._most, self._until_s = request.most_programs, time.monotonic() + request.sample_s
         self._left_out, self.known = _independent(request.plan)
+        self._prepares = {id(step) for step in request.plan.prepare}
         self.ran, self.programs, self.in_part = 0, 0, False
         self.writes: dict[int, list[tuple[Any, int]]] = {}
 
@@ -77,6 +80,13 @@ class _SampleLauncher:
         """Run a sample of the grid: the first few in any case, others while there is time. Raises NotInterpreted."""
         if id(launch) in self._left_out:
             return
+        if id(launch) in self._prepares:
+            InterpreterLauncher().launch(kernel_index, kernel, grid, args, launch)
+            return
+        for effect, value in zip(language(kernel.language).effects(kernel), args, strict=False):
+            if effect.writes and isinstance(value, torch.Tensor | TensorDescriptor):
+                tensor = value.tensor if isinstance(value, TensorDescriptor) else value
+                self.writes[tensor.untyped_storage().data_ptr()] = []
         values = [_argument(i, a, self.writes) for i, a in enumerate(args)]
         total = math.prod(grid)
         chosen = sample(grid, self._most) if self._most < total else list(range(total))
@@ -118,16 +128,20 @@ def sample(grid: tuple[int, int, int], most: int) -> list[int]:
 def _independent(plan: Plan) -> tuple[set[int], set[int]]:
     """Of a plan's run, the launches (by id) whose programs read what others may have written, and the storages of
     which all that is written comes from the other launches. Raises NotSampled where a sample says nothing."""
-    left_out, known, unknown = set[int](), set[int](), set[int]()
+    left_out, known, unknown, made_bytes = set[int](), set[int](), set[int](), 0
     for step in plan.run:
         reads, writes = _touched(step, plan.kernels)
         if isinstance(step, Launch):
             depends = bool(reads & (known | unknown | writes))
             left_out |= {id(step)} if depends else set()
             (unknown if depends else known).update(writes)
-        elif step.library:
+            continue
+        made_bytes += 0 if base_name(step.op) in EMPTY else sum(plan.storage(n).nbytes for n in writes)
+        if step.library:
             raise NotSampled("library operators follow from its launches, or these from them")
-        elif reads & (known | unknown) or writes & known:
+        if made_bytes > _MOST_MADE_BYTES:
+            raise NotSampled(f"torch's operators make {made_bytes / 1e9:.1f} GB of its tensors")
+        if reads & (known | unknown) or writes & known:
             unknown |= writes
     known -= unknown
     if not known & {ref.storage for ref in tensor_refs(plan.outputs)}:

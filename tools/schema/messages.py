@@ -296,10 +296,11 @@ SCREENING = Rules(
 
 @dataclass(frozen=True)
 class Open:
-    """Load a task file. The answer is Opened."""
+    """Load a task file, to be judged in so much memory of a GPU (0: there is none). The answer is Opened."""
 
     name: str
     path: str
+    gpu_memory_bytes: int = 0
     kind: Literal["open"] = "open"
 
 

@@ -20,6 +20,8 @@ from kerneltune.tools.judge.correctness.comparison import WholeExpectation, comp
 from kerneltune.tools.judge.correctness.problem import ExpectationInParts, Problem, describe
 from kerneltune.tools.judge.execution.correctness_run import CorrectnessRun
 from kerneltune.tools.judge.service.admission import too_large
+from kerneltune.tools.judge.service.cpu_judge import CpuJudge
+from kerneltune.tools.schema.messages import Open
 from kerneltune.tools.schema.task import BATTERIES
 from kerneltune.tools.schema.verdict import Verdict
 from kerneltune.tools.task.load import TaskFile, read_task
@@ -245,3 +247,19 @@ def test_a_task_that_can_never_fit_is_told_with_its_sizes(tmp_path: Path) -> Non
     assert "inputs, parameters and outputs take 137.4 GB, and judging them at least 276.0 GB" in problem
     assert "85.9 GB of GPU memory, which would do for 42.4 GB of tensors" in problem
     assert too_large(task, 280 << 30) == ""
+
+
+def test_what_can_never_be_judged_is_said_when_a_task_is_opened_before_anything_runs(tmp_path: Path) -> None:
+    opened = CpuJudge().open(Open("softmax", "softmax", gpu_memory_bytes=1 << 30))
+    assert opened.problem is not None
+    assert "take 0.5 GB, and judging them at least 2.1 GB; there are 1.1 GB of GPU memory" in opened.problem
+    path = tmp_path / "reads.py"
+    path.write_text(
+        "import torch\nROWS = 400_000\nclass Model(torch.nn.Module):\n"
+        "    def forward(self, x): return x[: 1 + int(x[0, 0].item() * 0)]\n"
+        "def get_inputs(): return [torch.rand(ROWS, 1_000_000)]\n"
+    )
+    host = CpuJudge().open(Open("reads", str(path)))
+    assert host.problem is not None
+    assert "its inputs and parameters take 1600.0 GB, and running its reference" in host.problem
+    assert "make the sizes of that case smaller" in host.problem

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -808,7 +809,10 @@ class _Size:
     @classmethod
     def of(cls, task: TaskFile, case: CaseDef) -> "_Size":
         """Measure without allocating; with real tensors where the reference needs values."""
-        return _faked(_alone(task, case.overrides)) or cls._measured(LoadedCase(task, case))
+        if found := _faked(_alone(task, case.overrides)):
+            return found
+        _require_host_memory(task, case)
+        return cls._measured(LoadedCase(task, case))
 
     @classmethod
     def _measured(cls, problem: LoadedCase) -> "_Size":
@@ -901,6 +905,34 @@ def _side(x: Tensor, weights: Sequence[Tensor], gates: int) -> Tensor:
     states = x.new_zeros((*x.shape[:-1], weights[1].shape[1]))
     made = (x @ weights[0].T + states @ weights[1].T)[..., : weights[1].shape[0] // gates]
     return made @ weights[-1].T if len(weights) % 2 else made
+
+
+_LEAST_OF_A_RUN = 3  # times inputs and parameters: them, copies for the reference, and what it makes of them
+
+
+def _require_host_memory(task: TaskFile, case: CaseDef) -> None:
+    """Raise OutOfMemory where a reference that reads values on the host would need more memory than there is to be
+    described: a host that runs out of it ends processes."""
+    try:
+        with CopiedFakes(allow_non_fake_inputs=True):
+            problem = LoadedCase(task, case)
+            size = nbytes((problem.inputs(0), problem.state()))
+    except TaskError:  # its inputs depend on values, too
+        return
+    free = _available_bytes()
+    if _LEAST_OF_A_RUN * size > free:
+        raise OutOfMemory(
+            f"task {task.name}, case {case.name}: its inputs and parameters take {size / 1e9:.1f} GB, and running its "
+            f"reference, which reads values on the host, at least {_LEAST_OF_A_RUN * size / 1e9:.1f} GB; there are "
+            f"{free / 1e9:.1f} GB of memory, which would do for {free / _LEAST_OF_A_RUN / 1e9:.1f} GB: make the sizes "
+            "of that case smaller"
+        )
+
+
+def _available_bytes() -> int:
+    """Memory of this machine that a process may have, caches included."""
+    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(facts["MemAvailable"].split()[0]) << 10
 
 
 _Place = tuple[str, int]  # the name of a constant, and the index into it when it is a tuple (else 0)

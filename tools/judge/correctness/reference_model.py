@@ -195,10 +195,14 @@ def placed(model: nn.Module, device: str) -> nn.Module:
 
 
 class Overdue(BaseException):
-    """Code of a task runs for longer than it may. Not an Exception: it might catch those."""
+    """Code of a task runs for longer than it may. Not an Exception: it might catch those. `what`: which code."""
 
     def __init__(self, limit_s: float) -> None:
-        super().__init__(f"takes longer than {limit_s:g} s")
+        super().__init__(limit_s)
+        self.limit_s, self.what = limit_s, ""
+
+    def __str__(self) -> str:
+        return f"{self.what or 'judging'} takes longer than {self.limit_s:g} s"
 
 
 @contextlib.contextmanager
@@ -252,7 +256,7 @@ def blame(task: TaskFile, what: str, *, limit_s: float = LONGEST_CALL_S) -> Iter
     except TaskError:
         raise
     except Overdue as error:
-        error.args = (f"{task.path}{_place(task, error)}: {what} {error}",)
+        error.what = error.what or f"{task.path}{_place(task, error)}: {what}"
         if ours:
             raise TaskError(str(error)) from error
         raise  # the limit is that of more than this call

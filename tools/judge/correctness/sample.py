@@ -8,8 +8,9 @@ import contextlib
 import copy
 import math
 import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from kerneltune.tools.judge.correctness.gates import Expected
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.tree import is_float8, leaves, map_leaves, nbytes, stored_as, tensors
 from kerneltune.tools.replay.shared_memory import PERIOD, SharedMemory
+from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.messages import MemoryPart
 from kerneltune.tools.schema.task import CaseSpec
@@ -30,9 +32,10 @@ from kerneltune.tools.schema.verdict import CaseResult
 from kerneltune.tools.task.load import TaskFile
 
 MOST_BYTES = 2 << 30  # of inputs and parameters that do not repeat
-# of the reference for some elements: what every candidate may take, and what may be taken once and kept
-_SOFT_FLOPS, _SOFT_BYTES = 1e9, 16e6
+# of the reference for some elements: what every candidate may take, and what may be taken once
+_SOFT_FLOPS, _SOFT_BYTES = 1e9, 8e6
 _HARD_FLOPS, _HARD_BYTES = 4e10, 1e9
+_KEPT_S = 0.5  # answers that took longer are kept
 _MOST_ANCHORS = 4096
 _MOST_OPERANDS = 24  # parameters and inputs; beyond that, parameters are taken whole
 _MOST_KEPT = 4
@@ -50,9 +53,9 @@ class Repeating(TorchDispatchMode):
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if op._schema.name.partition("::")[2] in _DRAWS:
-            return self._drawn(op, args, kwargs)
         given = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+        if not given and (made := self._made(op, args, kwargs)) is not None:
+            return made
         large = [tensor for tensor in given if self._memory.holds(tensor)]
         if not large or op.is_view:
             return op(*args, **kwargs)
@@ -64,11 +67,16 @@ class Repeating(TorchDispatchMode):
             raise TaskError(f"its inputs are made of {nbytes(large) / 1e9:.1f} GB in steps that cannot be repeated")
         return op(*args, **kwargs)
 
-    def _drawn(self, op: Any, args: Any, kwargs: Any) -> Any:
-        at = next(i for i, argument in enumerate(op._schema.arguments) if argument.name == "size")
-        shape = tuple(args[at])
+    def _made(self, op: Any, args: Any, kwargs: Any) -> Tensor | None:
+        """What an operator makes of a size alone, where that is large."""
+        at = next((i for i, argument in enumerate(op._schema.arguments) if argument.name == "size"), len(args))
+        shape = tuple(args[at]) if at < len(args) else ()
         if math.prod(shape) <= PERIOD:
-            return op(*args, **kwargs)
+            return None
+        if op._schema.name.partition("::")[2] not in _DRAWS:
+            if math.prod(shape) > MOST_BYTES // 4:
+                raise TaskError(f"its inputs have {math.prod(shape):,} elements that are not simply random")
+            return None
         return self._memory.spread(op(*args[:at], [PERIOD], *args[at + 1 :], **kwargs), shape)
 
     def _by_element(self, op: Any, args: Any, kwargs: Any, given: Sequence[Tensor]) -> Tensor | None:
@@ -115,7 +123,7 @@ class _Box:
         sizes = list(shape)
         inside = torch.ones(len(elements), dtype=torch.bool)
         for axis, rows in self.rows.items():
-            found = torch.searchsorted(rows, coordinates[axis]).clamp_max(len(rows) - 1)
+            found = torch.searchsorted(rows, coordinates[axis].contiguous()).clamp_max(len(rows) - 1)
             inside &= rows[found] == coordinates[axis]
             coordinates[axis], sizes[axis] = found, len(rows)
         number = torch.zeros_like(elements)
@@ -124,25 +132,24 @@ class _Box:
         return inside, number[inside]
 
 
-@dataclass
 class TimedSample:
-    """The timed case of a task, for a session. `small`: a case on which its axes are looked at."""
+    """The timed case of a task, for a session: `parts` of a `memory` to hand on, and what is right for some of its
+    elements."""
 
-    file: TaskFile
-    case: CaseSpec
-    small: str
-    memory: SharedMemory = field(default_factory=SharedMemory)
-    parts: list[MemoryPart] = field(default_factory=list)
-    _kept: dict[tuple[Any, ...], Expected] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Draw inputs and parameters. Raises TaskError, with the reason for which they cannot be had."""
-        self._axes = _independent_axes(Problem.load(self.file, self.small))
-        if not any(self._axes):
+    def __init__(self, file: TaskFile, case: CaseSpec, small: str) -> None:
+        """Draw inputs and parameters; `small` is a case on which its axes are looked at. Raises TaskError, with the
+        reason for which there can be no sample."""
+        self.case, self.memory = case, SharedMemory()
+        self.parts: list[MemoryPart] = []
+        self._kept: dict[tuple[Any, ...], Expected] = {}
+        self._shapes = [torch.Size(leaf["$tensor"]["shape"]) for leaf in _tensor_leaves(case.outputs)]
+        self._axes = _independent_axes(Problem.load(file, small))
+        if not any(self._axes) or len(self._axes) != len(self._shapes):
             raise TaskError("its rows do not follow from rows of its inputs alone")
         with Repeating(self.memory):
-            self._problem = Problem.load(self.file, self.case.name, seed=secrets.randbits(62))
+            self._problem = Problem.load(file, case.name, seed=secrets.randbits(62))
             self._inputs = self._problem.inputs(secrets.randbits(62)) or ()
+            assert self._problem.precision  # looked up here: where it is not declared, inputs are drawn for it
         operands = {f"input:{path}": t for path, t in leaves(self._inputs) if isinstance(t, Tensor)}
         operands |= {f"state:{name}": t for name, t in self._problem.state().items()}
         found: dict[str, Tensor] = {}
@@ -158,8 +165,9 @@ class TimedSample:
     def compare(self, shapes: Sequence[torch.Size], written: Sequence[Written]) -> tuple[CaseResult, int]:
         """Compare what was written of outputs of these shapes with the reference, as far as that can be computed, and
         say how many elements that was. Raises TaskError with the reason where nothing can be."""
-        if len(shapes) != len(self._axes):
-            raise TaskError("its outputs are not those of the reference")
+        if list(shapes) != self._shapes:
+            found, wanted = (", ".join(map(str, map(list, those))) for those in (shapes, self._shapes))
+            return CaseResult(self.case.name, "own", False, math.inf, math.inf, f"shape {found}, expected {wanted}"), 0
         chosen, axes = self._chosen(written, shapes)
         box = self._box(written[chosen[0]], shapes[chosen[0]], axes)
         expected = self._expected(box, chosen, axes)
@@ -217,11 +225,11 @@ class TimedSample:
         """What is right for a box; kept where it is expensive."""
         if box.key in self._kept:
             return self._kept[box.key]
+        began_s = time.monotonic()
         expected = _answer(self._problem, self._inputs, box, axes)
         native, values = (list(tensors(tree)) for tree in (expected.native, expected.values))
         expected = replace(expected, native=[native[j] for j in chosen], values=[values[j] for j in chosen])
-        flops, size = self._cost(box, axes)
-        if (flops > _SOFT_FLOPS or size > _SOFT_BYTES) and len(self._kept) < _MOST_KEPT:
+        if time.monotonic() - began_s > _KEPT_S and len(self._kept) < _MOST_KEPT:
             self._kept[box.key] = expected
         return expected
 
@@ -246,7 +254,8 @@ class TimedSample:
             flat[places] = _bits(found)[inside]
             actual.append(flat.view(exact.dtype).reshape(exact.shape))
             compared += len(places)
-        return comparison.compare(expected, actual, case=self.case.name, battery="own"), compared
+        result = comparison.compare(expected, actual, case=self.case.name, battery="own")
+        return result if result.ok else replace(result, detail=_worst(box, expected, actual)), compared
 
     def _holds(self, box: _Box, expected: Expected, chosen: Sequence[int], axes: Axes) -> bool:
         """Whether the box's answer is the same with further rows beside it."""
@@ -257,6 +266,20 @@ class TimedSample:
         inner = _Box({axis: torch.searchsorted(more[axis], rows) for axis, rows in box.rows.items()}, box.counts)
         again = [inner.of_output(t) for j, t in enumerate(tensors(both.values)) if j in chosen]
         return all(_alike(one, two) for one, two in zip(tensors(expected.values), again, strict=True))
+
+
+def _worst(box: _Box, expected: Expected, actual: Sequence[Tensor]) -> str:
+    """The largest error, with its place in the whole output."""
+    errors = [
+        torch.nan_to_num((a.double() - v.double()).abs(), math.inf)
+        for a, v in zip(actual, expected.values, strict=True)
+    ]
+    j = max(range(len(errors)), key=lambda j: float(errors[j].max()))
+    flat = errors[j].argmax()
+    index = [int(i) for i in torch.unravel_index(flat, errors[j].shape)]
+    place = [int(box.rows[axis][i]) if axis in box.rows else i for axis, i in enumerate(index)]
+    exact, got = (float(t.reshape(-1)[flat].double()) for t in (expected.values[j], actual[j]))
+    return f"worst at {place}: expected {exact:.9g}, got {got:.9g}"
 
 
 def _answer(problem: Problem, inputs: tuple[Any, ...], box: _Box, axes: Axes) -> Expected:
@@ -291,7 +314,9 @@ def _model_of(problem: Problem, part: Any) -> Iterator[None]:
 def _independent_axes(problem: Problem) -> list[Axes]:
     """Of each output, the axes of which each row follows from one row of some operands."""
     drawn, other = problem.draw(secrets.randbits(32)), problem.inputs(secrets.randbits(32))
-    if drawn is None or other is None or problem.slow:
+    if problem.slow:
+        raise TaskError("the reference is too slow for it to be found out which of its rows depend on each other")
+    if drawn is None or other is None:
         return []
     outputs = list(tensors(problem.native(drawn.inputs)))
     search = _AxisSearch(problem, drawn.inputs, dict(leaves(other)), outputs)
@@ -373,6 +398,14 @@ class _AxisSearch:
         except TaskError:
             return False
         return len(found) > j and _alike(found[j], box.of_output(self.outputs[j]))
+
+
+def _tensor_leaves(tree: Json) -> Iterator[dict[str, Json]]:
+    if isinstance(tree, dict) and "$tensor" in tree:
+        yield tree
+    elif isinstance(tree, dict | list | tuple):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from _tensor_leaves(item)
 
 
 def _ascending(rows: Tensor) -> Tensor:

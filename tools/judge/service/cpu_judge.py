@@ -17,7 +17,8 @@ from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.correctness.problem import Problem, describe, expanded
 from kerneltune.tools.judge.correctness.reference_model import Overdue, limited
 from kerneltune.tools.judge.correctness.sample import TimedSample, written_of
-from kerneltune.tools.judge.service.admission import warnings_of
+from kerneltune.tools.judge.service.admission import too_large, warnings_of
+from kerneltune.tools.replay.replay import dtype_named
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import TaskError
@@ -54,6 +55,8 @@ class CpuJudge:
             self._spec = describe(self._file)
         except TaskError as error:
             return Opened(problem=str(error))
+        if request.gpu_memory_bytes and (problem := too_large(self._spec, request.gpu_memory_bytes)):
+            return Opened(problem=problem)
         small = next((dict(c.overrides) for c in self._file.cases if c.name == SMALL and not self._file.declared), {})
         return Opened(task=self._spec, notes=tuple(warnings_of(self._file, self._spec)), small=small)
 
@@ -101,10 +104,13 @@ class CpuJudge:
         """Compare the elements that were written, as far as it can be computed what is right for them."""
         assert self._sample is not None
         shapes, written = [], []
-        for leaf in request.outputs:
-            shapes.append(torch.Size(leaf["shape"]))
-            at, dtype = leaf["$blob"], getattr(torch, leaf["dtype"])
-            written.append(written_of(blobs[at], blobs[at + 1], dtype, shapes[-1].numel()))
+        try:
+            for leaf in request.outputs:
+                shapes.append(torch.Size(leaf["shape"]))
+                at, dtype = leaf["$blob"], dtype_named(leaf["dtype"])
+                written.append(written_of(blobs[at], blobs[at + 1], dtype, shapes[-1].numel()))
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise TaskError(f"the interpreter's reply makes no sense: {error}") from error
         result, compared = self._sample.compare(shapes, written)
         return ComparisonReply(result, compared=compared)
 
