@@ -28,8 +28,21 @@ from kerneltune.tools.languages.base import (
     whole,
 )
 from kerneltune.tools.languages.ptxas import report, resources_of
-from kerneltune.tools.languages.triton import ttir
-from kerneltune.tools.languages.triton.ttir.ir import Desc, Func, Op, Ptr, Region, TtirBlock, TtirModule, element_of
+from kerneltune.tools.languages.triton.ttir.interpreter import run
+from kerneltune.tools.languages.triton.ttir.ir import (
+    Desc,
+    Func,
+    InterpreterError,
+    Op,
+    Ptr,
+    Region,
+    TtirBlock,
+    TtirModule,
+    UnsupportedOp,
+    element_of,
+    parse,
+)
+from kerneltune.tools.languages.triton.ttir.waiting import may_wait
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import arch_number
 from kerneltune.tools.schema.messages import Compiled, Failure
@@ -153,17 +166,17 @@ class TritonLanguage:
         programs: Sequence[int] | None = None,
     ) -> None:
         module = _parsed(kernel.text)
-        if programs is not None and ttir.may_wait(module):
-            raise ttir.UnsupportedOp("a sample of programs that wait for each other")
-        ttir.run(module, grid, values, max_ops=MAX_OPS, programs=programs, cooperative=launch.cooperative)
+        if programs is not None and may_wait(module):
+            raise UnsupportedOp("a sample of programs that wait for each other")
+        run(module, grid, values, max_ops=MAX_OPS, programs=programs, cooperative=launch.cooperative)
 
 
 LANGUAGE = TritonLanguage()
 
 
 @lru_cache(maxsize=64)
-def _parsed(text: str) -> ttir.TtirModule:
-    return ttir.parse(text)
+def _parsed(text: str) -> TtirModule:
+    return parse(text)
 
 
 def _kernel_line(error: BaseException) -> int | None:
@@ -305,9 +318,9 @@ def _of_pointers(text: str) -> list[ArgEffect] | None:
     if len(text) > MOST_TEXT_BYTES:
         return None
     try:
-        module = ttir.parse(text)
+        module = parse(text)
         flow = _follow(module, module.kernel, {})
-    except (ttir.InterpreterError, RecursionError, EffectsUnknown):
+    except (InterpreterError, RecursionError, EffectsUnknown):
         return None
     return [
         ArgEffect(bool(flow.reads >> i & 1), bool(flow.writes >> i & 1))
