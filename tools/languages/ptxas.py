@@ -20,7 +20,6 @@ class Resources:
     spill_load_bytes: int = 0
     stack_bytes: int = 0
     static_shared_bytes: int = 0
-    barriers: int = 0
 
 
 @lru_cache(maxsize=8)
@@ -45,7 +44,6 @@ def resources_of(said: str) -> Resources:
         spill_load_bytes=number(r"(\d+) bytes spill loads"),
         stack_bytes=number(r"(\d+) bytes stack frame"),
         static_shared_bytes=number(r"(\d+) bytes smem"),
-        barriers=number(r"used (\d+) barriers"),
     )
 
 

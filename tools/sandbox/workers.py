@@ -204,25 +204,22 @@ class ForkServer:
     def spawn(
         self,
         target: str,
-        *,
         profile: Profile,
-        limits: ResourceLimits,
-        scratch: bool = False,
+        *,
         extra: Sequence[socket.socket] = (),
         preload: Sequence[str] = (),
         keeper: NamespaceHolder | None = None,
     ) -> Worker:
-        """Fork a worker that runs `target` ("package.module:function") confined by `profile` within `limits`. A fork
-        server joins the namespaces that `keeper` keeps."""
+        """Fork a worker that runs `target` ("package.module:function") confined by `profile`. A fork server joins the
+        namespaces that `keeper` keeps."""
         self.wait_ready()
         ours, theirs = socket.socketpair()
         log_r, log_w = os.pipe2(os.O_CLOEXEC)
         number = next(self._numbers)
-        folder = self._scratch(number) if scratch else None
+        folder = None if profile in _WITHOUT_SCRATCH else self._scratch(number)
         jail, joins = (keeper.jail(), keeper.namespaces) if keeper else (None, [])
-        request = SpawnRequest(
-            number, target, profile, limits, str(folder) if folder else None, tuple(preload), jail, len(joins)
-        )
+        scratch, limits = str(folder) if folder else None, LIMITS[profile]
+        request = SpawnRequest(number, target, profile, limits, scratch, tuple(preload), jail, len(joins))
         worker = Worker(self, number, ours, log_r, target.rpartition(":")[0].rpartition(".")[2])
         self._workers[number] = worker
         try:
@@ -239,15 +236,8 @@ class ForkServer:
     def spawn_fork_server(self, *, preload: Sequence[str] = (), keeper: NamespaceHolder | None = None) -> "ForkServer":
         """Fork a further fork server that first calls the `preload` functions (to install stand-ins, warm a
         compiler) and then joins a jail; its workers' scratch folders lie in the one folder that the jail can write."""
-        limits = ResourceLimits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
-        worker = self.spawn(
-            "kerneltune.tools.sandbox.fork_server:serve",
-            profile=Profile.TRUSTED,
-            limits=limits,
-            scratch=True,
-            preload=preload,
-            keeper=keeper,
-        )
+        target = "kerneltune.tools.sandbox.fork_server:serve"
+        worker = self.spawn(target, Profile.TRUSTED, preload=preload, keeper=keeper)
         root = keeper.writable if keeper and keeper.writable else self._root
         server = ForkServer(worker.detach(), root, worker, allow_unconfined=self._allow_unconfined)
         self._children.append(server)
@@ -377,13 +367,16 @@ def environment(root: Path) -> dict[str, str]:
 
 
 _GIB = 1 << 30
-TRACER_LIMITS = ResourceLimits(memory_bytes=4 * _GIB, file_bytes=16 << 20, cpu_s=120, open_files=64)
-COMPILER_LIMITS = ResourceLimits(memory_bytes=8 * _GIB, file_bytes=256 << 20, cpu_s=600, open_files=256)
-# address space for inputs and outputs of 7.5 GB each, of which a sample of programs touches some megabytes
-REPLAY_LIMITS = ResourceLimits(memory_bytes=20 * _GIB, file_bytes=16 << 20, cpu_s=600, open_files=64)
-RUNNER_LIMITS = ResourceLimits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096)
+LIMITS = {
+    Profile.TRACER: ResourceLimits(memory_bytes=4 * _GIB, file_bytes=16 << 20, cpu_s=120, open_files=64),
+    Profile.COMPILER: ResourceLimits(memory_bytes=8 * _GIB, file_bytes=256 << 20, cpu_s=600, open_files=256),
+    # address space for inputs and outputs of 7.5 GB each, of which a sample of programs touches some megabytes
+    Profile.INTERPRETER: ResourceLimits(memory_bytes=20 * _GIB, file_bytes=16 << 20, cpu_s=600, open_files=64),
+    Profile.RUNNER: ResourceLimits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096),
+    Profile.TRUSTED: ResourceLimits(memory_bytes=None, file_bytes=1 << 40, cpu_s=None, open_files=4096),
+}
+_WITHOUT_SCRATCH = (Profile.TRACER, Profile.INTERPRETER)  # they write no files
 _IDLE = "kerneltune.tools.sandbox.fork_server:idle"
-OUR_LIMITS = ResourceLimits(memory_bytes=None, file_bytes=1 << 40, cpu_s=None, open_files=4096)
 
 
 @dataclass
@@ -412,55 +405,50 @@ class Machine:
 
     def tracer(self) -> Worker:
         """A confined child that will trace one candidate."""
-        return self._remembered(self._tracer("kerneltune.tools.trace.tracer:main"))
+        return self._remembered("kerneltune.tools.trace.tracer:main", Profile.TRACER)
 
     def compiler(self) -> Worker:
         """A confined child that will compile kernels."""
-        return self._remembered(self._compiler("kerneltune.tools.compile.compiler:main"))
+        return self._remembered("kerneltune.tools.compile.compiler:main", Profile.COMPILER)
 
     def interpreter(self) -> Worker:
         """A confined child that will replay a plan on the CPU."""
-        return self._remembered(self._interpreter("kerneltune.tools.replay.interpret:main"))
+        return self._remembered("kerneltune.tools.replay.interpret:main", Profile.INTERPRETER)
 
     def runner(self, target: str, judge_end: socket.socket) -> Worker:
         """A confined child with the GPU that will replay plans; `judge_end` is its line to the judge, to whom alone it
         talks from then on. So it is asked at once what holds it; raises Unconfined."""
-        worker = self._runner(target, [judge_end])
+        worker = self._spawn(target, Profile.RUNNER, [judge_end])
         worker.enforced()
         return worker
 
     def trusted(self, target: str, extra: Sequence[socket.socket] = ()) -> Worker:
         """A child that runs our own code on the user's task."""
-        return self.base.spawn(target, profile=Profile.TRUSTED, limits=OUR_LIMITS, scratch=True, extra=extra)
+        return self._spawn(target, Profile.TRUSTED, extra)
 
     def enforced(self) -> dict[str, Enforced]:
         """What holds a worker of each hostile role here: asked of a real child of each, once. Raises Unconfined, unless
         that was allowed. A tenth of a second, and the fork servers' warm-up when they are not warm yet."""
         if not self._enforced:
-            roles = {"tracer": self._tracer, "compiler": self._compiler, "interpreter": self._interpreter}
-            children = {role: make(_IDLE) for role, make in (roles | {"runner": self._runner}).items()}
             with contextlib.ExitStack() as stack:
-                for child in children.values():
-                    stack.enter_context(child)
+                roles = (role for role in Profile if role is not Profile.TRUSTED)
+                children = {role.value: stack.enter_context(self._spawn(_IDLE, role)) for role in roles}
                 self._enforced = {role: child.enforced() for role, child in children.items()}
         return self._enforced
 
-    def _remembered(self, worker: Worker) -> Worker:
+    def _remembered(self, target: str, profile: Profile) -> Worker:
+        worker = self._spawn(target, profile)
         with self._lock:
             self._made = [*(w for w in self._made if not w.exited.is_set()), worker]
         return worker
 
-    def _tracer(self, target: str) -> Worker:
-        return self.tracers.spawn(target, profile=Profile.TRACER, limits=TRACER_LIMITS)
-
-    def _compiler(self, target: str) -> Worker:
-        return self.compilers.spawn(target, profile=Profile.COMPILER, limits=COMPILER_LIMITS, scratch=True)
-
-    def _interpreter(self, target: str) -> Worker:
-        return self.interpreters.spawn(target, profile=Profile.INTERPRETER, limits=REPLAY_LIMITS)
-
-    def _runner(self, target: str, extra: Sequence[socket.socket] = ()) -> Worker:
-        return self.base.spawn(target, profile=Profile.RUNNER, limits=RUNNER_LIMITS, extra=extra, scratch=True)
+    def _spawn(self, target: str, profile: Profile, extra: Sequence[socket.socket] = ()) -> Worker:
+        own = {
+            Profile.TRACER: self.tracers,
+            Profile.COMPILER: self.compilers,
+            Profile.INTERPRETER: self.interpreters,
+        }
+        return own.get(profile, self.base).spawn(target, profile, extra=extra)
 
 
 @contextlib.contextmanager

@@ -124,9 +124,7 @@ def test_candidates_are_traced_and_compiled_and_leave_nothing_behind(jailed: Mac
 
 
 def test_a_worker_that_times_out_is_ended_in_its_jail_too(jailed: Machine) -> None:
-    worker = jailed.tracers.spawn(
-        "kerneltune.tools.sandbox.fork_server:idle", profile=Profile.TRACER, limits=workers.TRACER_LIMITS
-    )
+    worker = jailed.tracers.spawn("kerneltune.tools.sandbox.fork_server:idle", Profile.TRACER)
     worker.enforced()
     started = time.monotonic()
     worker.close()
@@ -185,9 +183,7 @@ def test_the_namespaces_alone_hide_files_and_processes_and_refuse_writing() -> N
 def test_the_end_of_the_keeper_is_the_end_of_everybody_inside() -> None:
     with (
         workers.started(bwrap=BWRAP) as machine,
-        machine.tracers.spawn(
-            "kerneltune.tools.sandbox.fork_server:idle", profile=Profile.TRACER, limits=workers.TRACER_LIMITS
-        ) as worker,
+        machine.tracers.spawn("kerneltune.tools.sandbox.fork_server:idle", Profile.TRACER) as worker,
     ):
         worker.enforced()
         origin = machine.tracers._origin
@@ -208,9 +204,7 @@ def test_a_killed_supervisor_leaves_no_process_behind() -> None:
         from kerneltune.tools.sandbox.rules import Profile
         with workers.started(bwrap=Path(sys.argv[1])) as machine:
             spawn = machine.compilers.spawn
-            limits = workers.COMPILER_LIMITS
-            idle = "kerneltune.tools.sandbox.fork_server:idle"
-            worker = spawn(idle, profile=Profile.COMPILER, limits=limits, scratch=True)
+            worker = spawn("kerneltune.tools.sandbox.fork_server:idle", Profile.COMPILER)
             worker.enforced()
             print(worker.pid, *(k.pid for k in machine.holders), flush=True)
             time.sleep(60)

@@ -126,13 +126,14 @@ class PtxLanguage:
         programs: Sequence[int] | None = None,
         until_s: float = math.inf,
     ) -> bool:
-        from kerneltune.tools.languages.ptx import sim
-        from kerneltune.tools.languages.triton import ttir
+        from kerneltune.tools.languages.ptx.sim.launch import run
+        from kerneltune.tools.languages.ptx.sim.values import Unsupported
+        from kerneltune.tools.languages.triton.ttir.memory import DescriptorValue
 
         if programs is not None:
-            raise sim.Unsupported("blocks of PTX are emulated all together")
-        if any(isinstance(value, ttir.DescriptorValue) for value in values):
-            raise sim.Unsupported("tensor descriptors (TMA) are not emulated")
+            raise Unsupported("blocks of PTX are emulated all together")
+        if any(isinstance(value, DescriptorValue) for value in values):
+            raise Unsupported("tensor descriptors (TMA) are not emulated")
         started = PtxLaunch(
             kernel.text,
             kernel.name,
@@ -144,7 +145,7 @@ class PtxLanguage:
             _three(kernel.options.get("cluster") or (1, 1, 1)),
             launch.cooperative,
         )
-        sim.run(started, max_work=MAX_WORK)
+        run(started, max_work=MAX_WORK)
         return True
 
 

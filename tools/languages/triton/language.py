@@ -29,8 +29,22 @@ from kerneltune.tools.languages.base import (
     whole,
 )
 from kerneltune.tools.languages.ptxas import report, resources_of
-from kerneltune.tools.languages.triton import ttir
-from kerneltune.tools.languages.triton.ttir.ir import Desc, Func, Op, Ptr, Region, TtirBlock, TtirModule, element_of
+from kerneltune.tools.languages.triton.ttir.interpreter import run
+from kerneltune.tools.languages.triton.ttir.ir import (
+    Desc,
+    Func,
+    InterpreterError,
+    Op,
+    OutOfTime,
+    Ptr,
+    Region,
+    TtirBlock,
+    TtirModule,
+    UnsupportedOp,
+    element_of,
+    parse,
+)
+from kerneltune.tools.languages.triton.ttir.waiting import may_wait
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import arch_number
 from kerneltune.tools.schema.messages import Compiled, Failure
@@ -155,14 +169,14 @@ class TritonLanguage:
         until_s: float = math.inf,
     ) -> bool:
         module = _parsed(kernel.text)
-        if programs is not None and ttir.may_wait(module):
-            raise ttir.UnsupportedOp("a sample of programs that wait for each other")
+        if programs is not None and may_wait(module):
+            raise UnsupportedOp("a sample of programs that wait for each other")
         try:
-            ttir.run(
+            run(
                 module, grid, values, max_ops=MAX_OPS, programs=programs, cooperative=launch.cooperative,
                 until_s=until_s if _stores_once(kernel, self.effects(kernel)) else math.inf,
             )  # fmt: skip
-        except ttir.OutOfTime:
+        except OutOfTime:
             return False
         return True
 
@@ -177,8 +191,8 @@ def _stores_once(kernel: Kernel, effects: Sequence[ArgEffect]) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _parsed(text: str) -> ttir.TtirModule:
-    return ttir.parse(text)
+def _parsed(text: str) -> TtirModule:
+    return parse(text)
 
 
 def _kernel_line(error: BaseException) -> int | None:
@@ -321,9 +335,9 @@ def _of_pointers(text: str) -> list[ArgEffect] | None:
     if len(text) > MOST_TEXT_BYTES:
         return None
     try:
-        module = ttir.parse(text)
+        module = parse(text)
         flow = _follow(module, module.kernel, {})
-    except (ttir.InterpreterError, RecursionError, EffectsUnknown):
+    except (InterpreterError, RecursionError, EffectsUnknown):
         return None
     return [
         ArgEffect(bool(flow.reads >> i & 1), bool(flow.writes >> i & 1))

@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from kerneltune.agent.authors.search.experts import ptx_experts
-from kerneltune.tools.languages.ptx import loader, parse, sim
+from kerneltune.tools.languages.ptx import loader, parse
 from kerneltune.tools.languages.ptx.assemble import assemble
 from kerneltune.tools.languages.ptx.checks import findings
 from kerneltune.tools.languages.ptx.loader import PtxLaunch, entry_of
-from kerneltune.tools.languages.triton.ttir import Pointer
+from kerneltune.tools.languages.ptx.sim.launch import run
+from kerneltune.tools.languages.triton.ttir.memory import Pointer
 from tests.agent.shell import optimize
 
 TASKS = ("softmax", "rms_norm", "swiglu")
@@ -140,7 +141,7 @@ def _answer(launch: PtxLaunch) -> torch.Tensor:
         Pointer(a.detach().view(torch.uint8).numpy().reshape(-1), 0, f"argument {i}") if torch.is_tensor(a) else a
         for i, a in enumerate(launch.values)
     ]
-    sim.run(replace(launch, values=tuple(args)))
+    run(replace(launch, values=tuple(args)))
     return out.double()
 
 

@@ -9,27 +9,3 @@ thread.
 `Unsupported` means "not checkable here", never "wrong". What nothing has written, in registers and in shared or local
 memory, is a NaN and an odd huge integer; copies that are not waited for have not happened.
 """
-
-from kerneltune.tools.languages.ptx.sim.launch import Argument, run
-from kerneltune.tools.languages.ptx.sim.values import (
-    Deadlock,
-    IllFormed,
-    Misaligned,
-    Race,
-    Unsupported,
-)
-from kerneltune.tools.languages.triton.ttir.ir import AssertFailed, InterpreterError, OutOfBounds, StepLimit
-
-__all__ = [
-    "Argument",
-    "AssertFailed",
-    "Deadlock",
-    "IllFormed",
-    "InterpreterError",
-    "Misaligned",
-    "OutOfBounds",
-    "Race",
-    "StepLimit",
-    "Unsupported",
-    "run",
-]

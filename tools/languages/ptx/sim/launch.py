@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -464,19 +464,6 @@ MOST_CTAS = 1 << 31
 ILL_TYPED = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)  # numpy's words for bad text
 
 
-@dataclass
-class _Layout:
-    """Addresses and spaces of variables; bytes of shared memory (a block) and local memory (a thread)."""
-
-    symbols: dict[str, int] = field(default_factory=dict)
-    spaces: dict[str, str] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=lambda: {"shared": 0, "local": 0})
-
-    def name(self, variable: Variable, space: str, address: int) -> None:
-        """Set the address and state space of a variable."""
-        self.symbols[variable.name], self.spaces[variable.name] = address, space
-
-
 def run(launch: PtxLaunch, *, max_work: int = 50_000_000) -> None:
     """Executes an entry (the only one, unless named) on the values of a launch, one for each parameter, writing through
     its pointers. `max_work`: instructions, counted once for each 8192 threads that run them together. Raises
@@ -510,31 +497,28 @@ def _knows_cluster(ins: Instruction) -> bool:
 
 def _run(module: Module, function: Function, launch: PtxLaunch, max_work: int) -> None:
     space = AddressSpace()
-    layout = _lay_out(module, function, launch, space)
-    params = _params(function, launch.values, layout, space)
-    kinds = list(function.registers.values())
-    slots = {name: i for i, name in enumerate(function.registers)}
-    scope = Scope(slots, kinds, layout.symbols, labels_of(function), layout.spaces)
+    scope = _lay_out(module, function, launch, space)
+    params = _params(function, launch.values, scope, space)
     steps = steps_of(function, scope)
     granule = _granule([step.ins for step in steps])
-    sizes = {**layout.sizes, "param": len(params)}
+    sizes = {**scope.sizes, "param": len(params)}
     work = 0
-    for numbers in _batches(launch, layout, kinds):
-        shape = Shape(launch.block, launch.grid, numbers, launch.shared_bytes, layout.sizes["shared"])
-        machine = WarpMachine(shape, kinds, Memory(space, params, sizes, shape, granule))
+    for numbers in _batches(launch, scope):
+        shape = Shape(launch.block, launch.grid, numbers, launch.shared_bytes, scope.sizes["shared"])
+        machine = WarpMachine(shape, scope.kinds, Memory(space, params, sizes, shape, granule))
         machine.work = work + BATCH_WORK
         Schedule(machine, steps, max_work).run()
         check_all_sent(machine)
         work = machine.work
 
 
-def _batches(launch: PtxLaunch, layout: _Layout, kinds: Sequence[str]) -> Iterator[Array]:
+def _batches(launch: PtxLaunch, scope: Scope) -> Iterator[Array]:
     ctas = math.prod(launch.grid)
     padded = -(-math.prod(launch.block) // WARP) * WARP
-    per_thread = sum(max(1, bits_of(kind) // 8) for kind in kinds) + 1
+    per_thread = sum(max(1, bits_of(kind) // 8) for kind in scope.kinds) + 1
     lanes = min(LANES, REGISTER_BYTES // per_thread)
     size = max(1, lanes // padded)
-    if per_block := layout.sizes["shared"] + layout.sizes["local"] * padded:
+    if per_block := scope.sizes["shared"] + scope.sizes["local"] * padded:
         size = max(1, min(size, MEMORY_BYTES // per_block))
     if launch.cooperative and ctas > size:
         raise Unsupported(f"a cooperative launch of {ctas} blocks: at most {size} of these run at once here")
@@ -545,36 +529,37 @@ def _batches(launch: PtxLaunch, layout: _Layout, kinds: Sequence[str]) -> Iterat
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def _lay_out(module: Module, function: Function, launch: PtxLaunch, space: AddressSpace) -> _Layout:
-    layout, dynamic = _Layout(), []
+def _lay_out(module: Module, function: Function, launch: PtxLaunch, space: AddressSpace) -> Scope:
+    slots = {name: i for i, name in enumerate(function.registers)}
+    scope, dynamic = Scope(slots, list(function.registers.values()), labels_of(function)), []
     for variable in (*module.variables, *function.variables):
         if variable.space == "shared" and variable.extern:
             dynamic.append(variable)
-        elif variable.space in layout.sizes:
-            at = _aligned(layout.sizes[variable.space], variable.align or type_bytes(variable.type) * variable.vector)
-            layout.name(variable, variable.space, at)
-            layout.sizes[variable.space] = at + variable.nbytes
+        elif variable.space in scope.sizes:
+            at = _aligned(scope.sizes[variable.space], variable.align or type_bytes(variable.type) * variable.vector)
+            scope.name(variable, variable.space, at)
+            scope.sizes[variable.space] = at + variable.nbytes
         elif variable.space in ("global", "const"):
-            _place(layout, variable, space)
+            _place(scope, variable, space)
         else:
-            layout.spaces[variable.name] = variable.space  # .param of calls
-    start = _aligned(layout.sizes["shared"], 16)
+            scope.spaces[variable.name] = variable.space  # .param of calls
+    start = _aligned(scope.sizes["shared"], 16)
     for variable in dynamic:  # all begin at one place
         at = _aligned(start, variable.align or type_bytes(variable.type))
-        layout.name(variable, "shared", at)
-        layout.sizes["shared"] = max(layout.sizes["shared"], at + launch.shared_bytes)
-    if layout.sizes["shared"] > MOST_SHARED:
-        raise InterpreterError(f"{layout.sizes['shared']} bytes of shared memory; a block has at most {MOST_SHARED}")
-    if layout.sizes["local"] > MEMORY_BYTES // LARGEST_BLOCK:
-        raise Unsupported(f"{layout.sizes['local']} bytes of local memory for each thread")
-    return layout
+        scope.name(variable, "shared", at)
+        scope.sizes["shared"] = max(scope.sizes["shared"], at + launch.shared_bytes)
+    if scope.sizes["shared"] > MOST_SHARED:
+        raise InterpreterError(f"{scope.sizes['shared']} bytes of shared memory; a block has at most {MOST_SHARED}")
+    if scope.sizes["local"] > MEMORY_BYTES // LARGEST_BLOCK:
+        raise Unsupported(f"{scope.sizes['local']} bytes of local memory for each thread")
+    return scope
 
 
 def _aligned(at: int, align: int) -> int:
     return -(-at // align) * align
 
 
-def _place(layout: _Layout, variable: Variable, space: AddressSpace) -> None:
+def _place(scope: Scope, variable: Variable, space: AddressSpace) -> None:
     """A variable of the module: a region of its own, with the values that the text gives."""
     if variable.nbytes > MEMORY_BYTES:
         raise Unsupported(f"the module variable {variable.name!r} of {variable.nbytes} bytes")
@@ -582,18 +567,18 @@ def _place(layout: _Layout, variable: Variable, space: AddressSpace) -> None:
     if variable.values:
         raw = np.concatenate([lane_of(value, variable.type) for value in variable.values]).view(np.uint8)
         buffer[: len(raw)] = raw[: len(buffer)]
-    layout.name(variable, "global", space.place(Pointer(buffer, 0, f"the module variable {variable.name!r}")))
+    scope.name(variable, "global", space.place(Pointer(buffer, 0, f"the module variable {variable.name!r}")))
 
 
-def _params(function: Function, args: Sequence[Argument], layout: _Layout, space: AddressSpace) -> Array:
-    """The parameters' bytes, and their addresses in `layout`."""
+def _params(function: Function, args: Sequence[Argument], scope: Scope, space: AddressSpace) -> Array:
+    """The parameters' bytes, and their addresses in `scope`."""
     if len(args) != len(function.params):
         raise InterpreterError(f"{function.name} takes {len(function.params)} arguments, {len(args)} were given")
     data = bytearray()
     for number, (param, value) in enumerate(zip(function.params, args, strict=True)):
         align = param.align if param.align and not param.ptr else type_bytes(param.type)
         data += bytes(-len(data) % align)
-        layout.name(param, "param", PARAM + len(data))
+        scope.name(param, "param", PARAM + len(data))
         data += _packed(param, value, number, space)
     data += bytes(-len(data) % 16)
     return np.frombuffer(data, np.uint8)

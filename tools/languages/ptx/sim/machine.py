@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from kerneltune.tools.languages.ptx.ir import (
     Operand,
     Register,
     Symbol,
+    Variable,
     Vector,
     bits_of,
 )
@@ -621,15 +622,22 @@ Read = Callable[[WarpMachine], Array]
 Write = Callable[[WarpMachine, Array], None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scope:
-    """What names mean in a function. `symbols`: address of each variable and parameter; `labels`: where they stand."""
+    """What names mean in a function. `slots`, `kinds`: number and type of each register; `labels`: where they stand;
+    `symbols`, `spaces`: address and state space of each variable and parameter; `sizes`: bytes of shared memory (a
+    block) and local memory (a thread)."""
 
     slots: Mapping[str, int]
     kinds: Sequence[str]
-    symbols: Mapping[str, int]
     labels: Mapping[str, int]
-    spaces: Mapping[str, str]
+    symbols: dict[str, int] = field(default_factory=dict)
+    spaces: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=lambda: {"shared": 0, "local": 0})
+
+    def name(self, variable: Variable, space: str, address: int) -> None:
+        """Set the address and state space of a variable."""
+        self.symbols[variable.name], self.spaces[variable.name] = address, space
 
 
 class Ins:

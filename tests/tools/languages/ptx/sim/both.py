@@ -13,8 +13,9 @@ from triton.compiler.compiler import ASTSource, make_backend
 
 from kerneltune.tools.languages.ptx import parse
 from kerneltune.tools.languages.ptx.loader import PtxLaunch
-from kerneltune.tools.languages.ptx.sim import run
-from kerneltune.tools.languages.triton import ttir
+from kerneltune.tools.languages.ptx.sim.launch import run
+from kerneltune.tools.languages.triton.ttir import interpreter as ttir
+from kerneltune.tools.languages.triton.ttir.ir import parse as parse_ttir
 from tests.tools.languages.triton.ttir.lowering import POINTERS, pointer
 
 
@@ -89,5 +90,5 @@ def run_both(
     emulate(lowered, grid, mine)
     args = [pointer(n, v) if isinstance(v, torch.Tensor) else v for n, v in theirs.items()]
     x, y, z = (*grid, 1, 1)[:3]
-    ttir.run(ttir.parse(lowered.ttir), (x, y, z), args)
+    ttir.run(parse_ttir(lowered.ttir), (x, y, z), args)
     return tuple({n: v for n, v in d.items() if isinstance(v, torch.Tensor)} for d in (mine, theirs))  # type: ignore[return-value]

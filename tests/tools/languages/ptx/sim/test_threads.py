@@ -10,17 +10,9 @@ import pytest
 
 from kerneltune.tools.languages.ptx import PtxError, parse
 from kerneltune.tools.languages.ptx.loader import PtxLaunch
-from kerneltune.tools.languages.ptx.sim import (
-    AssertFailed,
-    Deadlock,
-    InterpreterError,
-    Misaligned,
-    OutOfBounds,
-    Race,
-    StepLimit,
-    Unsupported,
-    run,
-)
+from kerneltune.tools.languages.ptx.sim.launch import run
+from kerneltune.tools.languages.ptx.sim.values import Deadlock, Misaligned, Race, Unsupported
+from kerneltune.tools.languages.triton.ttir.ir import AssertFailed, InterpreterError, OutOfBounds, StepLimit
 from tests.tools.languages.ptx.sim.threads import HEAD, Array, compute, pointer, start, u32
 
 NUMBERS = np.arange(64, dtype=np.uint32)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kerneltune.tools.languages.ptx.sim import Race
+from kerneltune.tools.languages.ptx.sim.values import Race
 from tests.tools.languages.ptx.sim.both import Lowered, emulate, lower, run_both
 from tests.tools.languages.triton.ttir import kernels
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kerneltune.tools.languages.ptx.loader import PtxLaunch
-from kerneltune.tools.languages.ptx.sim import run
-from kerneltune.tools.languages.triton.ttir import Pointer
+from kerneltune.tools.languages.ptx.sim.launch import run
+from kerneltune.tools.languages.triton.ttir.memory import Pointer
 
 Array = npt.NDArray[Any]
 HEAD = ".version 8.3\n.target sm_90a\n.address_size 64\n"

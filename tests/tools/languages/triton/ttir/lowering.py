@@ -10,7 +10,9 @@ from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import ASTSource, make_backend
 
-from kerneltune.tools.languages.triton.ttir import DescriptorValue, Pointer, RunStats, parse, run
+from kerneltune.tools.languages.triton.ttir.interpreter import RunStats, run
+from kerneltune.tools.languages.triton.ttir.ir import parse
+from kerneltune.tools.languages.triton.ttir.memory import DescriptorValue, Pointer
 
 POINTERS = {
     torch.float32: "*fp32",

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from kerneltune.tools.languages.triton.ttir import DescriptorValue, RunStats, UnsupportedOp, parse, run
+from kerneltune.tools.languages.triton.ttir.interpreter import RunStats, run
+from kerneltune.tools.languages.triton.ttir.ir import UnsupportedOp, parse
+from kerneltune.tools.languages.triton.ttir.memory import DescriptorValue
 from tests.tools.languages.triton.ttir import kernels
 from tests.tools.languages.triton.ttir.lowering import launch, lower, pointer
 

@@ -8,16 +8,20 @@ import re
 import pytest
 import torch
 
-from kerneltune.tools.languages.triton.ttir import (
-    Argument,
+from kerneltune.tools.languages.triton.ttir.interpreter import run
+from kerneltune.tools.languages.triton.ttir.ir import (
+    Desc,
     InterpreterError,
+    Ptr,
+    Scalar,
     StepLimit,
+    TensorType,
     TtirSyntaxError,
     UnsupportedOp,
     parse,
-    run,
+    parse_type,
 )
-from kerneltune.tools.languages.triton.ttir.ir import Desc, Ptr, Scalar, TensorType, parse_type
+from kerneltune.tools.languages.triton.ttir.memory import Argument
 from tests.tools.languages.triton.ttir import kernels
 from tests.tools.languages.triton.ttir.lowering import lower, pointer
 

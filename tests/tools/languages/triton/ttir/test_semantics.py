@@ -10,16 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from kerneltune.tools.languages.triton.ttir import (
-    AssertFailed,
-    OutOfBounds,
-    Pointer,
-    StepLimit,
-    UnsupportedOp,
-    parse,
-    run,
-)
-from kerneltune.tools.languages.triton.ttir.ir import Scalar
+from kerneltune.tools.languages.triton.ttir.interpreter import run
+from kerneltune.tools.languages.triton.ttir.ir import AssertFailed, OutOfBounds, Scalar, StepLimit, UnsupportedOp, parse
+from kerneltune.tools.languages.triton.ttir.memory import Pointer
 from kerneltune.tools.languages.triton.ttir.values import encode, round_bf16, round_tf32, round_to
 from tests.tools.languages.triton.ttir import kernels
 from tests.tools.languages.triton.ttir.lowering import launch, pointer
