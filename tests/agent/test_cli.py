@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.shell import command, env, optimize
+from tests.agent.shell import SOFTMAX, command, env, optimize
 
 BROKEN_TASKS = {
     "no_model.py": ("import torch\ndef get_inputs():\n    return []\n", "Model"),
@@ -80,7 +80,7 @@ def test_a_run_without_a_gpu_checks_candidates_and_never_mentions_a_time(tmp_pat
 
 
 def test_kill_9_loses_no_finished_attempt_and_resume_goes_on(tmp_path: Path) -> None:
-    arguments = command("--task", "row_sum", "--max-attempts", "4", "--width", "1", "--json")
+    arguments = command("--task", SOFTMAX, "--max-attempts", "4", "--width", "1", "--json")
     process = subprocess.Popen(arguments, cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout:
@@ -97,7 +97,7 @@ def test_kill_9_loses_no_finished_attempt_and_resume_goes_on(tmp_path: Path) -> 
 
 
 def test_ctrl_c_ends_the_run_cleanly_with_exit_code_130_and_says_how_to_go_on(tmp_path: Path) -> None:
-    arguments = command("--task", "row_sum", "--max-attempts", "50", "--json")
+    arguments = command("--task", SOFTMAX, "--max-attempts", "50", "--json")
     process = subprocess.Popen(
         arguments, cwd=tmp_path, env=env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

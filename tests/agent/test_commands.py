@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.shell import command, env, optimize
+from tests.agent import warm
+from tests.agent.shell import env, optimize
 
 TASK = '''import torch
 ROWS = 24
@@ -257,7 +258,7 @@ def test_a_task_that_has_changed_is_refused_and_one_that_has_moved_is_found(
 
 def test_ctrl_c_ends_a_bench_cleanly_and_keeps_what_is_judged(folder: Path, tmp_path: Path) -> None:
     many = [str(folder / "kernels" / name) for name in FILES]
-    arguments = command("bench", *many, "--task", str(folder / "twice.py"), "--width", "1", "--json")
+    arguments = warm.command("bench", *many, "--task", str(folder / "twice.py"), "--width", "1", "--json")
     process = subprocess.Popen(arguments, cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout:
@@ -281,7 +282,8 @@ def _works_in(process: Path, folder: Path) -> bool:
 
 
 def test_a_reader_that_goes_away_does_not_hurt(folder: Path) -> None:
-    shell = " ".join([f"'{part}'" for part in command("bench", "kernels", "--task", "twice.py", "--no-store")])
+    names = ("kernels/none.py", "kernels/empty.py", "kernels/a_good.py")  # the first is told at once
+    shell = " ".join([f"'{part}'" for part in warm.command("bench", *names, "--task", "twice.py", "--no-store")])
     done = subprocess.run(["bash", "-c", f"{shell} | head -1"], cwd=folder, env=env(), capture_output=True, text=True)
     assert done.returncode == 0
     assert "Traceback" not in done.stderr

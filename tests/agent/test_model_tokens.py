@@ -7,7 +7,7 @@ from kerneltune.agent.authors.llm.author import LlmAuthor
 from kerneltune.agent.authors.llm.prompts import RunPrompts
 from kerneltune.agent.events import Replied
 from kerneltune.agent.loop import Run, optimize
-from kerneltune.agent.models.anthropic import AnthropicModel
+from kerneltune.agent.models.providers import PROVIDERS  # not the model: its SDK would load in every collection
 from kerneltune.agent.models.types import ModelOptions
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator
@@ -37,7 +37,7 @@ def test_the_prompt_of_turn_50_is_at_most_half_as_long_again_as_that_of_turn_10(
     log = Log()
     bench = AttemptTracker("r", TASKS, Evaluator(WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
     with LlmServer(story(), "anthropic") as server:
-        model = AnthropicModel(ModelOptions("claude-opus-5-5", api_key=server.key, base_url=server.url))
+        model = PROVIDERS["anthropic"].open(ModelOptions("claude-opus-5-5", api_key=server.key, base_url=server.url))
         prompts = RunPrompts(bench, "sm_90", "NVIDIA H200", outcomes=lambda: bench.predictions)
         optimize(Run(bench, LlmAuthor(bench, model, prompts, "sm_90"), Limits(TURNS)))
         model.close()

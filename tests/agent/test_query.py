@@ -22,7 +22,7 @@ from kerneltune.tools.schema.verdict import CaseResult, Status
 from tests.agent import warm
 from tests.agent.record.samples import attempt, started
 from tests.agent.record.test_record_receipts import verified
-from tests.agent.shell import command, env, optimize
+from tests.agent.shell import env, optimize
 
 MODEL, FILES = "20261121-093000-softmax-1a2b", "20261122-093000-matmul-77aa"
 SOURCE = "import torch\n\nx = 'naïve ünïcode 核'\ttab\r\nno newline at the end"
@@ -258,7 +258,7 @@ def on_a_terminal(folder: Path, *arguments: str) -> str:
 
 def test_a_reader_that_goes_away_does_not_hurt(folder: Path) -> None:
     for arguments in (["show", f"{MODEL}/2"], ["show", f"{MODEL}/2", "--source"], ["runs"]):
-        shell = " ".join([f"'{part}'" for part in command(*arguments)])
+        shell = " ".join([f"'{part}'" for part in warm.command(*arguments)])
         done = subprocess.run(["bash", "-c", f"{shell} | true"], cwd=folder, env=env(), capture_output=True, text=True)
         assert done.stderr == ""
 

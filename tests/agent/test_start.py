@@ -20,7 +20,7 @@ from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Status, Timing, Verdict
 from kerneltune.tools.task.load import TaskFile
 from kerneltune.tools.update import Update
-from tests.agent.shell import optimize
+from tests.agent.shell import SOFTMAX, optimize
 from tests.agent.test_loop import ListAuthor, Log, NoteBench, NoteUpdater
 from tests.agent.test_model_runs import result
 
@@ -240,7 +240,7 @@ end: ret;
 
 def test_a_ptx_file_is_the_first_attempt_of_a_run_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "copy.ptx").write_text(KERNEL)
-    flags = ("--task", "softmax", "--model", "offline", "--max-attempts", "1", "--json", "--runs-dir", "runs")
+    flags = ("--task", SOFTMAX, "--model", "offline", "--max-attempts", "1", "--json", "--runs-dir", "runs")
     done = optimize(*flags, "--language", "ptx", "--from", "copy.ptx", cwd=tmp_path)
     assert "Traceback" not in done.stderr
     assert result(done)["attempts"] == 1
@@ -255,7 +255,7 @@ def test_a_ptx_file_is_the_first_attempt_of_a_run_on_the_command_line(tmp_path: 
 
 @pytest.mark.timeout(300)
 def test_ptx_without_a_model_begins_with_an_expert_and_goes_on_with_what_triton_makes(tmp_path: Path) -> None:
-    flags = ("--task", "softmax", "--model", "offline", "--max-attempts", "2", "--json", "--runs-dir", "runs")
+    flags = ("--task", SOFTMAX, "--model", "offline", "--max-attempts", "2", "--json", "--runs-dir", "runs")
     done = optimize(*flags, "--language", "ptx", cwd=tmp_path, timeout_s=280)
     assert result(done)["attempts"] == 2, done.stderr
     with Store.open(tmp_path / "runs") as its:

@@ -9,12 +9,16 @@ from kerneltune.agent.commands.session import open_task
 from kerneltune.tools.sandbox import workers
 from kerneltune.tools.schema.codec import encode
 from kerneltune.tools.task.load import TABLE, builtin_tasks, described
+from tests import shared_fork_server
 
 
 def table() -> str:
     """What the file should hold; every task is opened as a run opens it, and nothing speaks against it."""
     found = {}
-    with workers.started_base() as machine, machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
+    with (
+        shared_fork_server.forked(workers.started_base()) as machine,
+        machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge,
+    ):
         for file in builtin_tasks():
             task, notes, _ = open_task(judge, file)
             assert notes == ()

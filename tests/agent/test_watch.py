@@ -19,6 +19,7 @@ from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event, RunResumed, RunStarted, is_stored
 from kerneltune.agent.record.folder import process_of
 from kerneltune.agent.record.store import FILE_NAME, Store
+from tests.agent import warm
 from tests.agent.shell import ROOT, command, env, optimize
 from tests.agent.view.scripts import ENDED, NOW, many_attempts
 from tests.agent.view.test_playback import OVER, RUN
@@ -88,7 +89,7 @@ def test_a_watcher_sees_what_another_process_writes_and_does_not_slow_it(tmp_pat
 def test_a_watcher_ends_with_a_run_whose_process_is_killed_and_says_so(tmp_path: Path) -> None:
     process = writer(tmp_path / "runs", 0.0, last=8)
     watcher = subprocess.Popen(
-        command("watch", "r-7", "--plain"), cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True
+        warm.command("watch", "r-7", "--plain"), cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True
     )
     assert watcher.stdout is not None
     while "#2" not in watcher.stdout.readline():
@@ -103,7 +104,9 @@ def test_a_watcher_ends_with_a_run_whose_process_is_killed_and_says_so(tmp_path:
 
 def test_a_watched_run_does_not_notice_when_its_watcher_is_interrupted(tmp_path: Path) -> None:
     process = writer(tmp_path / "runs", 0.0, last=8)
-    watcher = subprocess.Popen(command("watch", "--plain"), cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True)
+    watcher = subprocess.Popen(
+        warm.command("watch", "--plain"), cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True
+    )
     assert watcher.stdout is not None
     watcher.stdout.readline()
     watcher.send_signal(signal.SIGINT)
@@ -131,7 +134,9 @@ def of_now(events: Sequence[Event], ago_s: float = 0.0) -> list[Event]:
 def test_a_run_of_which_nothing_is_known_is_not_called_dead(store: Store, tmp_path: Path) -> None:
     *run, ended = of_now(OVER)
     write(store, run)
-    watcher = subprocess.Popen(command("watch", "--plain"), cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True)
+    watcher = subprocess.Popen(
+        warm.command("watch", "--plain"), cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True
+    )
     with pytest.raises(subprocess.TimeoutExpired):
         watcher.wait(timeout=4)
     write(store, [ended])
@@ -193,7 +198,7 @@ def test_a_speed_paces_the_lines(store: Store, tmp_path: Path) -> None:
 def test_a_reader_that_leaves_ends_the_watcher(store: Store, tmp_path: Path) -> None:
     write(store, of_now(RUN))
     first = subprocess.run(
-        ["sh", "-c", '"$@" | (head -1; sleep 3)', "sh", *command("watch", "--plain")],  # leaves when all is written
+        ["sh", "-c", '"$@" | (head -1; sleep 3)', "sh", *warm.command("watch", "--plain")],  # all is written by then
         cwd=tmp_path, env=env(), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert first.stdout.startswith("run r-7f3a: softmax")

@@ -93,9 +93,11 @@ class Judge(threading.local):
         return self._cpu_judges[path]
 
     def update(self, task: Path | str, source: str) -> Update:
-        """Trace and compile."""
+        """Trace, and compile what is timed and what is held out: the others are interpreted alone, as in a run."""
         _, spec = self._judge(task)
-        return Updater(spec, "sm_90", self._machine.tracer, self._machine.compiler, self._limits).update(source)
+        updater = Updater(spec, "sm_90", self._machine.tracer, self._machine.compiler, self._limits)
+        updater.compile_cases = [case.name for case in spec.cases if case.held_out or case == spec.main]
+        return updater.update(source)
 
     def judge(self, task: Path | str, source: str, *, bench: bool) -> Found:
         """Update and, unless it fails or `bench` is false, check every small case."""

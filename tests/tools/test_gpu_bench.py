@@ -76,7 +76,7 @@ def test_a_judge_that_is_killed_before_it_has_started_ends_at_once() -> None:
 @contextlib.contextmanager
 def opened(name: str, told: list[str]) -> Iterator[GpuBench]:
     with (
-        workers.started_base() as machine,
+        shared_fork_server.forked(workers.started_base()) as machine,
         waiting_judge(machine, f"tests.tools.test_gpu_bench:{name}", told.append) as bench,
         opening(bench, lambda: bench.warm(every=False)),
     ):

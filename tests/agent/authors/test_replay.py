@@ -59,7 +59,7 @@ STORY = Path(shell.ROOT / "tests" / "agent" / "stories" / "softmax.jsonl")
 
 @pytest.mark.timeout(300)
 def test_a_stored_run_is_replayed_from_the_command_line(tmp_path: Path) -> None:
-    flags = ("--task", "softmax", "--plain", "--runs-dir", "runs")
+    flags = ("--task", shell.SOFTMAX, "--plain", "--runs-dir", "runs")
     first = shell.optimize(*flags, "--model", f"scripted:{STORY}", "--max-attempts", "3", cwd=tmp_path, timeout_s=280)
     with Store.open(tmp_path / "runs") as store:
         (run_id,) = store.run_ids()

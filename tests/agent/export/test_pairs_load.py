@@ -15,7 +15,7 @@ from kerneltune.agent.record.store import Store
 from kerneltune.agent.record.trajectory import Trajectory, trajectory
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import H200, rows, run, timed, tried
-from tests.agent.shell import ROOT, optimize
+from tests.agent.shell import ROOT, SOFTMAX, optimize
 
 datasets = pytest.importorskip("datasets")
 
@@ -32,7 +32,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> list[Trajectory]:
     folder = tmp_path_factory.mktemp("runs")
     story = ROOT / "tests" / "agent" / "stories" / "softmax.jsonl"
     for more in (("--max-attempts", "2"), ("--model", f"scripted:{story}")):
-        done = optimize("--task", "softmax", "--plain", "--runs-dir", "runs", *more, cwd=folder)
+        done = optimize("--task", SOFTMAX, "--plain", "--runs-dir", "runs", *more, cwd=folder)
         assert done.returncode == 0, done.stderr
     with Store.open(folder / "runs") as store:
         return [trajectory(store.load_events(run_id)) for run_id in store.run_ids()]

@@ -23,6 +23,7 @@ from kerneltune.tools.sandbox.workers import ForkServer, Machine
 from kerneltune.tools.schema.errors import Unconfined
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.update import Updater
+from tests import shared_fork_server
 from tests.tools.conftest import COPY_KERNEL, HEADER, tensor
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -182,7 +183,7 @@ def test_the_namespaces_alone_hide_files_and_processes_and_refuse_writing() -> N
 @needs_bwrap
 def test_the_end_of_the_keeper_is_the_end_of_everybody_inside() -> None:
     with (
-        workers.started(bwrap=BWRAP) as machine,
+        shared_fork_server.forked(workers.started(bwrap=BWRAP)) as machine,
         machine.tracers.spawn("kerneltune.tools.sandbox.fork_server:idle", Profile.TRACER) as worker,
     ):
         worker.enforced()
@@ -258,7 +259,7 @@ def test_workers_go_on_without_a_bubblewrap_that_fails(tmp_path: Path) -> None:
     program = tmp_path / "bwrap"
     program.write_text("#!/bin/sh\necho bwrap: setting up uid map: Permission denied >&2\nexit 1\n")
     program.chmod(0o755)
-    with workers.started(bwrap=program) as machine:
+    with shared_fork_server.forked(workers.started(bwrap=program)) as machine:
         held = machine.enforced()["tracer"]
         assert held.confined
         assert not held.bubblewrap
