@@ -14,6 +14,7 @@ from kerneltune.tools.judge.service.quick_check import QuickCheck
 from kerneltune.tools.judge.service.tiers import CandidateJudge
 from kerneltune.tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
 from kerneltune.tools.judge.timing.gpu_use import GpuWatch
+from kerneltune.tools.judge.timing.timing_run import TimingRun
 from kerneltune.tools.schema.messages import SCREENING, BenchRequest
 from kerneltune.tools.schema.plan import Plan
 from kerneltune.tools.schema.verdict import Cause, Status, Tier, Verdict
@@ -92,6 +93,14 @@ def test_a_kernel_that_is_wrong_while_it_is_timed_has_no_time(task: TaskFile) ->
     assert verdict.status is Status.WRONG
     assert verdict.detail.startswith("a timed run is wrong")
     assert verdict.timing is None
+
+
+def test_a_variant_is_screened_by_a_few_passes_and_a_plan_compared_with_itself(task: TaskFile) -> None:
+    with judging(task, right) as bed:
+        judge, slots = bed.judge, bed.judge.setup.slots
+        run = TimingRun(judge.setup, judge.link, judge.images, QUICK, SECRET, judge.gpu_watch)
+        assert run.screen(bed.plans[0]) == pytest.approx(bed.device.kernel_us / slots)
+        assert run.against_itself(bed.plans[0], pairs=2, pair_s=0.01) == pytest.approx((1.0, 1.0))
 
 
 @pytest.mark.parametrize("rate", [1.1, 0.9])

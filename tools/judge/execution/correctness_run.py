@@ -2,7 +2,6 @@
 
 From run to run the outputs hold other things beforehand (NaN, huge numbers, the right answer to other inputs), and the
 tensors lie at the other end of their pages. Every run must be right; of one that is not, the reason is looked into.
-Also how a plan is loaded to be timed, which shares the rules of how memory is handed to a runner.
 """
 
 import contextlib
@@ -17,12 +16,11 @@ from typing import Any, Protocol
 import torch
 
 from kerneltune.tools.backends.base import Backend, CompiledImage, DeviceError
-from kerneltune.tools.backends.runner_messages import Drop, Load, RunOnce, Setup
+from kerneltune.tools.backends.runner_messages import Drop, Load, RunOnce
 from kerneltune.tools.judge.correctness.comparison import ExpectedOutputs, WholeExpectation, compare_in_parts
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.reference_model import Drawn, empty_cache, free_cached
-from kerneltune.tools.judge.execution.device_buffers import InputBuffers, OutputBuffers
 from kerneltune.tools.judge.execution.guard_pages import GuardedMemory, Harm, same_bits
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink, now_s
 from kerneltune.tools.replay.replay import ReplayError
@@ -308,66 +306,9 @@ def _shifted(flat: torch.Tensor) -> torch.Tensor:
 Images = Mapping[str, CompiledImage]  # by Kernel.sha256
 
 
-class MissingImage(KeyError):
-    """The supervisor sent a plan without one of its cubins."""
-
-
 def images_for(plan: Plan, images: Images) -> list[CompiledImage]:
     """The plan's kernels as the launcher takes them, in the plan's order."""
-    missing = [k.name for k in plan.kernels if k.sha256 not in images]
-    if missing:
-        raise MissingImage(f"no cubin for {', '.join(missing)}")
     return [images[k.sha256] for k in plan.kernels]
-
-
-def setup_request(
-    plan: Plan, images: Images, inputs: InputBuffers, outputs: OutputBuffers, flush_bytes: int, fds: list[int]
-) -> tuple[Setup, list[bytes]]:
-    """What a runner needs to time a plan on these buffers, and the cubins. New descriptors are appended to `fds`."""
-    compiled = images_for(plan, images)
-    shared, state = inputs.shared(fds)
-    request = Setup(
-        plan=plan,
-        metadata=tuple(dict(i.metadata) for i in compiled),
-        inputs=shared,
-        state=state,
-        outputs=outputs.shared(fds),
-        slots=inputs.slots,
-        input_regions=inputs.regions,
-        inputs_stride=inputs.stride,
-        state_regions=inputs.state_regions,
-        outputs_stride=outputs.stride,
-        flush_bytes=flush_bytes,
-    )
-    return request, [i.cubin for i in compiled]
-
-
-@contextlib.contextmanager
-def staged(
-    backend: Backend,
-    link: RunnerLink,
-    plan: Plan,
-    images: Images,
-    inputs: InputBuffers,
-    outputs: OutputBuffers,
-    flush_bytes: int,
-) -> Iterator[None]:
-    """The plan loaded in the runner, for the length of a block; a runner that failed has nothing left to drop."""
-    fds: list[int] = []
-    try:
-        request, cubins = setup_request(plan, images, inputs, outputs, flush_bytes, fds)
-        backend.synchronize()  # what was written to the buffers must be there before another process reads it
-        link.ask(request, cubins, timeout_s=SETUP_S, fds=fds)
-    finally:
-        close_all(fds)
-    try:
-        yield
-    except RunnerFailed:
-        raise
-    except BaseException:
-        link.distrust("the judge gave up on this plan")
-        raise
-    link.ask(Drop(), timeout_s=DROP_S)
 
 
 Batteries = Sequence[str] | Mapping[str, Sequence[str]] | Callable[[str], Sequence[str]]

@@ -4,7 +4,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -12,15 +12,25 @@ from kerneltune.tools.backends.base import Watch, throttled
 from kerneltune.tools.backends.runner_messages import (
     Capture,
     CopyOut,
+    Drop,
     Replays,
     Resident,
+    Setup,
     Steps,
     TimedBlock,
     Times,
     launch_groups,
 )
 from kerneltune.tools.judge.correctness.inputs import case_seed
-from kerneltune.tools.judge.execution.correctness_run import FIRST_RUN_S, RUN_S, Images, staged
+from kerneltune.tools.judge.execution.correctness_run import (
+    DROP_S,
+    FIRST_RUN_S,
+    RUN_S,
+    SETUP_S,
+    Images,
+    close_all,
+    images_for,
+)
 from kerneltune.tools.judge.execution.device_buffers import OutputBuffers
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
 from kerneltune.tools.judge.timing.baselines import Baseline
@@ -87,20 +97,14 @@ class TimingRun:
             self._refresh("first")
         else:
             self._refill()
-        outputs, started_s = OutputBuffers(self._setup.backend, plan, self._setup.slots), time.monotonic()
-        try:
-            with (
-                Watch(self._gpu_watch.sampler) as watch,
-                self._staged(plan, outputs),
-            ):
+        with self._outputs(plan) as outputs:
+            started_s = time.monotonic()
+            with Watch(self._gpu_watch.sampler) as watch, self._staged(plan, outputs):
                 timed.phases_s["setup"] = time.monotonic() - started_s
                 try:
                     self._measured(plan, outputs, watch)
                 finally:  # a refusal must show, too, that the GPU was the judge's own
                     self._look_around(watch)
-        finally:
-            outputs.close()
-            self._setup.touched()
         return timed
 
     def _look_around(self, watch: Watch | None = None) -> None:
@@ -154,52 +158,77 @@ class TimingRun:
     def screen(self, plan: Plan) -> float:
         """Time per launch in µs from a few passes, after a look at one run. Raises RunnerFailed; a wrong result too."""
         self._start(plan, "variants")
-        outputs = OutputBuffers(self._setup.backend, plan, self._setup.slots)
         try:
-            with self._staged(plan, outputs):
+            with self._outputs(plan) as outputs, self._staged(plan, outputs):
                 self._capture(outputs)
                 return min(self._candidate(_STEADY_PASSES) for _ in range(3))
         except Refuted as refuted:
             raise RunnerFailed(refuted.verdict.status, refuted.verdict.detail) from refuted
-        finally:
-            outputs.close()
-            self._setup.touched()
 
     def probed(self, plan: Plan) -> Probes:
         """Time the plan as it is and with its tensors in the L2, beside a copy of its bytes. Raises RunnerFailed, and
         Refuted."""
         self._start(plan, "probes")
-        outputs = OutputBuffers(self._setup.backend, plan, self._setup.slots)
-        try:
-            with self._staged(plan, outputs):
-                self._capture(outputs)
-                cold_us = median(self._candidate(_STEADY_PASSES) for _ in range(3))
-                times, _ = self._ask(Resident(_STEADY_PASSES), (1 + _STEADY_PASSES) * self._setup.slots)
-        finally:
-            outputs.close()
-            self._setup.touched()
+        with self._outputs(plan) as outputs, self._staged(plan, outputs):
+            self._capture(outputs)
+            cold_us = median(self._candidate(_STEADY_PASSES) for _ in range(3))
+            times, _ = self._ask(Resident(_STEADY_PASSES), (1 + _STEADY_PASSES) * self._setup.slots)
         copied_bytes = plan.traffic_bytes
         resident_us = _per_launch(times, self._setup.slots) if times.pass_us else None
         return Probes(cold_us, resident_us, copied_bytes / self._setup.copy_gbps / 1e3, copied_bytes)
 
-    def _staged(self, plan: Plan, outputs: OutputBuffers) -> AbstractContextManager[None]:
-        setup = self._setup
-        return staged(setup.backend, self._link, plan, self._images, setup.inputs, outputs, setup.timer.flush_bytes)
+    @contextmanager
+    def _outputs(self, plan: Plan) -> Iterator[OutputBuffers]:
+        """Room for the plan's outputs, for the length of a block."""
+        outputs = OutputBuffers(self._setup.backend, plan, self._setup.slots)
+        try:
+            yield outputs
+        finally:
+            outputs.close()
+            self._setup.touched()
+
+    @contextmanager
+    def _staged(self, plan: Plan, outputs: OutputBuffers) -> Iterator[None]:
+        """The plan loaded in the runner, for the length of a block; a runner that failed has nothing left to drop."""
+        setup, inputs, images = self._setup, self._setup.inputs, images_for(plan, self._images)
+        fds: list[int] = []
+        try:
+            shared, state = inputs.shared(fds)
+            request = Setup(
+                plan=plan,
+                metadata=tuple(dict(i.metadata) for i in images),
+                inputs=shared,
+                state=state,
+                outputs=outputs.shared(fds),
+                slots=inputs.slots,
+                input_regions=inputs.regions,
+                inputs_stride=inputs.stride,
+                state_regions=inputs.state_regions,
+                outputs_stride=outputs.stride,
+                flush_bytes=setup.timer.flush_bytes,
+            )
+            setup.backend.synchronize()  # what was written to the buffers must be there before another process reads it
+            self._link.ask(request, [i.cubin for i in images], timeout_s=SETUP_S, fds=fds)
+        finally:
+            close_all(fds)
+        try:
+            yield
+        except RunnerFailed:
+            raise
+        except BaseException:
+            self._link.distrust("the judge gave up on this plan")
+            raise
+        self._link.ask(Drop(), timeout_s=DROP_S)
 
     def against_itself(self, plan: Plan, pairs: int, pair_s: float) -> tuple[float, ...]:
         """Time ratios of the candidate to itself, as if it were two arms, `pair_s` seconds of device time each. Raises
         RunnerFailed and Refuted."""
         self._start(plan, "itself")
-        outputs = OutputBuffers(self._setup.backend, plan, self._setup.slots)
-        try:
-            with self._staged(plan, outputs):
-                self._capture(outputs)
-                self._arms = []
-                self._preheat()
-                return tuple(self._pair(pair_s) for _ in range(pairs))
-        finally:
-            outputs.close()
-            self._setup.touched()
+        with self._outputs(plan) as outputs, self._staged(plan, outputs):
+            self._capture(outputs)
+            self._arms = []
+            self._preheat()
+            return tuple(self._pair(pair_s) for _ in range(pairs))
 
     def _pair(self, pair_s: float) -> float:
         series, passes, done = RoundSeries(self._rules, ("again",)), self._timed.passes, 0
