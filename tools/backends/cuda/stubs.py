@@ -104,7 +104,7 @@ def install_cuda_guard() -> None:
         raise RuntimeError("torch did not replace the placeholder CUDA guard; this torch version is not supported")
 
 
-class CopiedFakes(fake_tensor.FakeTensorMode):
+class CopiedFakes(fake_tensor.FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors of which copies are of the same mode. torch's deepcopy of one copies its mode, too, and then refuses
     to mix the two: so any nn.TransformerEncoder, which copies its layer."""
 

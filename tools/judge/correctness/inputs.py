@@ -509,7 +509,7 @@ def one_hot(operand: Operand, leaf: Tensor, generator: Generator) -> Tensor | No
     element of it serves in several places."""
     chosen = _impulses(operand, generator) if operand.impulses else _one_per_row(operand, generator)
     chosen &= operand.ids >= 0
-    marked = operand.ids[chosen].unique()  # few: values for all elements of 4 GiB of weights took 40 GiB
+    marked = torch.unique(operand.ids[chosen])  # few: values for all elements of 4 GiB of weights took 40 GiB
     powers = torch.randint(-_OCTAVES, _OCTAVES + 1, marked.shape, generator=generator, device=leaf.device)
     signs = torch.randint(0, 2, marked.shape, generator=generator, device=leaf.device) * 2 - 1
     hot = torch.zeros(leaf.numel(), dtype=torch.bool, device=leaf.device)
