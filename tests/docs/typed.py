@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import shlex
+from functools import cache
 
 from cyclopts import CycloptsError
 
@@ -72,6 +73,7 @@ def _make_problem(arguments: list[str]) -> str:
     return next((f"make: no target {a}" for a in arguments if "=" not in a and a not in targets), "")
 
 
+@cache
 def flags() -> dict[str, set[str]]:
     """Every command of `optimize` ("" is the one without a name), with its flags."""
     named = {name: app[name] for name in app if not name.startswith("-")} | {"": app}

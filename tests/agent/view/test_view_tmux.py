@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent import warm
-from tests.agent.shell import env
+from tests.agent.shell import SOFTMAX, env
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
@@ -21,7 +21,8 @@ pytestmark = [
 ]
 ROOT = Path(__file__).parents[3]
 COMMAND = f"{sys.executable} -c 'from kerneltune.agent.cli import main; main()'"
-FLAGS = ("--task", "softmax", "--model", "offline", "--runs-dir", "runs")
+FLAGS = ("--task", SOFTMAX, "--model", "offline", "--runs-dir", "runs")
+STORY = ("--task", SOFTMAX, "--model", f"scripted:{ROOT}/tests/agent/stories/softmax.jsonl", "--runs-dir", "runs")
 RUN = f"{COMMAND} {shlex.join(FLAGS)} --max-attempts 60"
 
 
@@ -220,12 +221,12 @@ def test_where_nobody_looks_at_a_screen_there_are_lines_without_escapes(
     try:
         tmux.ask("pipe-pane", "-o", "cat > written")
         name, value = next(iter(variable.items()))
-        (tmp_path / "run.sh").write_text(shlex.join(warm.command(*FLAGS, "--max-attempts", "1")))
+        (tmp_path / "run.sh").write_text(shlex.join(warm.command(*STORY, "--max-attempts", "1")))
         tmux.type(f"{name}={value} sh run.sh; echo exit-$?")
-        tmux.shows("exit-0")
-        written = (tmp_path / "written").read_text().split("\n", 1)[1].rpartition("exit-0")[0]
+        tmux.shows("exit-1")
+        written = (tmp_path / "written").read_text().split("\n", 1)[1].rpartition("exit-1")[0]
         written = re.sub("\x1b\\[\\?2004[hl]", "", written)  # the shell's own
-        assert "#1 checked" in re.sub("\x1b\\[[0-9;]*m", "", written)
+        assert "#1 compile_failed" in re.sub("\x1b\\[[0-9;]*m", "", written)
         assert "\x1b[?1049h" not in written
         assert "\x1b" not in written or variable == {"CI": "1"}  # a CI's log may have colours, nothing else
     finally:

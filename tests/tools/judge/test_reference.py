@@ -337,6 +337,7 @@ ILL_BEHAVED = {
 DESCRIBES = """
 import json, os, sys
 from pathlib import Path
+import torch._dynamo  # 2 s that the first fake tensor of each fork would take
 from kerneltune.tools.judge.correctness import problem, reference_model
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.task.load import read_task
