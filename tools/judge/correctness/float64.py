@@ -35,6 +35,7 @@ _NORMALISATIONS = frozenset(
 # partial sums that a kernel adds up side by side, at least. 32 lanes of a warp, each adding 4,096 terms in turn, came
 # to 0.98 of the tolerance in 1 of 6 honest group normalisations when this was 32
 _SIDE_BY_SIDE = 16
+_LEAST = torch.iinfo(torch.int64).min
 _NARROW = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
@@ -109,6 +110,12 @@ class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
             return made
 
     def _factors(self, value: Tensor, by: float) -> Tensor:
+        if value.device.type == "cpu":  # where bytes are cheap: 0.4 ms for 257,000 elements, 4.2 ms as below
+            words = torch.empty(-(-value.numel() // 8), dtype=torch.int64).random_(
+                _LEAST, None, generator=self.generator
+            )
+            down = words.view(torch.int8)[: value.numel()].view(value.shape) >> 7  # -1 or 0
+            return down.double().mul_(2 * by * NOISE).add_(1 + by * NOISE)
         up = torch.randint(0, 2, value.shape, generator=self.generator, device=value.device, dtype=torch.bool)
         return torch.where(up, value.new_full((), 1 + by * NOISE), value.new_full((), 1 - by * NOISE))
 
