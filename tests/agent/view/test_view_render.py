@@ -5,7 +5,7 @@ After a wanted change: `python -m tests.agent.view.test_view_render`, then read 
 
 import re
 import textwrap
-from functools import reduce
+from functools import cache, reduce
 from io import StringIO
 from pathlib import Path
 
@@ -75,6 +75,7 @@ def lines_of(frame: ScreenFrame) -> list[list[Segment]]:
     return console.render_lines(frame, console.options.update_dimensions(frame.width, frame.height))
 
 
+@cache
 def stored_renderings() -> dict[str, str]:
     """File name -> what it should hold."""
     pages = {}
@@ -92,9 +93,16 @@ def stored_renderings() -> dict[str, str]:
     return pages
 
 
-@pytest.mark.parametrize("name", sorted(stored_renderings()))
+STORED = {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.txt"))}
+
+
+@pytest.mark.parametrize("name", STORED)
 def test_the_screen_is_as_stored(name: str) -> None:
-    assert stored_renderings()[name] == (FOLDER / name).read_text(encoding="utf-8")
+    assert stored_renderings()[name] == STORED[name]
+
+
+def test_every_screen_is_stored() -> None:
+    assert set(stored_renderings()) == set(STORED)
 
 
 def test_no_rendering_of_a_run_without_a_gpu_contains_a_time() -> None:
@@ -111,11 +119,16 @@ def test_a_run_without_a_gpu_says_so_and_how_to_get_times() -> None:
     assert "no GPU: results are `checked`, not timed — run on a machine with an NVIDIA GPU to get times" in page
 
 
+@cache
+def states_of_any_length() -> tuple[ViewState, ...]:
+    return tuple(map(state_of, ([], GPU_RUN[:1], CPU_RUN, [*GPU_RUN, ENDED], many_attempts(60))))
+
+
 @pytest.mark.parametrize("width", [1, 20, 40, 79, 80, 100, 150, 400])
 @pytest.mark.parametrize("height", [1, 5, 11, 12, 24, 33, 100])
 def test_a_frame_fills_exactly_the_terminal_at_every_size(width: int, height: int) -> None:
-    for events in ([], GPU_RUN[:1], CPU_RUN, [*GPU_RUN, ENDED], many_attempts(60)):
-        lines = drawn(render(state_of(events), (width, height), NOW), max(width, 20), height).split("\n")[:-1]
+    for state in states_of_any_length():
+        lines = drawn(render(state, (width, height), NOW), max(width, 20), height).split("\n")[:-1]
         assert len(lines) == max(height, 4)
         assert max(map(len, lines)) <= max(width, 20)
 
