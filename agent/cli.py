@@ -111,7 +111,7 @@ CODES = {
     2: "not done: the command line, a file or a setting is not as it must be; the line on stderr says how",
     3: "not done: something is missing here (a GPU, a package, a sandbox, a key, disk); see `optimize doctor`",
     4: "not done: a fault of kerneltune's own; the line on stderr is worth a report",
-    5: "ended because the GPU stopped answering; what was finished is stored, and `--resume` goes on",
+    5: "ended as the GPU, or the judge on it, stopped answering; what was finished is stored, `--resume` goes on",
     130: "ended by Ctrl-C or SIGTERM; what was finished is stored",
 }
 
@@ -132,7 +132,7 @@ def exit_code(command: Callable[[], Any], if_interrupted: str = "interrupted") -
     except UsageError as error:
         return _failed(2, str(error))
     except GpuLost as error:
-        return _failed(5, f"the GPU stopped answering: {error}")
+        return _failed(5, str(error))
     except KerneltuneError as error:
         return _failed(4, f"internal failure: {error}")
     except OSError as error:

@@ -108,9 +108,23 @@ class JudgeSession:
         @functools.wraps(handler)
         def answer(request: Any, blobs: list[bytes]) -> JudgeMessage:
             with self._turn():
-                return handler(request, blobs)
+                try:
+                    return handler(request, blobs)
+                except RuntimeError as error:
+                    self._tell_if_cuda_ended(error)
+                    raise
 
         return answer
+
+    def _tell_if_cuda_ended(self, error: RuntimeError) -> None:
+        """Say that it was the task's own code after which CUDA works in this process no longer (an assertion on the
+        device, say), where the GPU is still there: no candidate's code runs here. The process ends either way."""
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            if gpu_info() is not None:
+                why = error.__context__ if isinstance(error.__context__, TaskError) else error
+                self._tell(TaskEnded(f"its own code ended CUDA in the judge's process: {_first_line(why)}"))
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -233,7 +247,7 @@ class JudgeSession:
         except TaskError as error:
             return Baselines(problem=str(error))
         except (torch.OutOfMemoryError, DeviceError) as error:
-            self._require_gpu()
+            self._backend.synchronize()
             return Baselines(problem=f"the timed case does not fit this GPU's memory beside its baselines: {error}")
         return Baselines(
             dict(setup.times_us),
@@ -336,22 +350,12 @@ class JudgeSession:
                 first = _first_line(error)
             except TaskError as error:  # of a reference that ran before, on other inputs
                 self._link.distrust("the task's own code failed")
-                self._require_gpu(error)
+                torch.cuda.synchronize()  # raises where CUDA has ended with it
                 return task_failed(_first_line(error))
             self._make_room()
-        self._require_gpu()
+        torch.cuda.synchronize()  # a GPU that is lost looks as if its memory were short
         detail = f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}"
         return Verdict(Status.UNCHECKED, detail, cause=Cause.MEMORY)
-
-    def _require_gpu(self, failure: TaskError | None = None) -> None:
-        """Let this process end where CUDA works in it no longer: after an assertion on the device nothing does. Where
-        the GPU is still there, it was the task's code that failed."""
-        try:
-            torch.cuda.synchronize()
-        except RuntimeError:
-            if failure is not None and gpu_info() is not None:
-                self._tell(TaskEnded(f"its own code ended CUDA in the judge's process: {_first_line(failure)}"))
-            raise
 
     def _make_room(self) -> None:
         """Free what can be had again. Not while the error is at hand: the frames that it came through hold what
