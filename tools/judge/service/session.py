@@ -120,7 +120,7 @@ class JudgeSession:
         """Say that it was the task's own code after which CUDA works in this process no longer (an assertion on the
         device, say), where the GPU is still there: no candidate's code runs here. The process ends either way."""
         try:
-            torch.cuda.synchronize()
+            self._backend.synchronize()
         except RuntimeError:
             if gpu_info() is not None:
                 why = error.__context__ if isinstance(error.__context__, TaskError) else error
@@ -350,10 +350,10 @@ class JudgeSession:
                 first = _first_line(error)
             except TaskError as error:  # of a reference that ran before, on other inputs
                 self._link.distrust("the task's own code failed")
-                torch.cuda.synchronize()  # raises where CUDA has ended with it
+                self._backend.synchronize()  # raises where CUDA has ended with it
                 return task_failed(_first_line(error))
             self._make_room()
-        torch.cuda.synchronize()  # a GPU that is lost looks as if its memory were short
+        self._backend.synchronize()  # a GPU that is lost looks as if its memory were short
         detail = f"compiled; inputs, outputs and answers do not fit the GPU's memory: {first}"
         return Verdict(Status.UNCHECKED, detail, cause=Cause.MEMORY)
 
