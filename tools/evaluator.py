@@ -5,7 +5,7 @@
     for judgement in judge_all(evaluator, [Candidate("a.py", source), ...], width=4, tier="screened"):
         print(judgement.name, judgement.verdict.status, judgement.seconds)
 
-Judgements come in the order in which they are ready; `index` is their place in the input. At most `2 * width`
+Judgements come in the order in which they are ready; `index` is their place in the input. At most `4 * width`
 candidates are under way or waiting for the bench, so that compiled kernels do not pile up, and candidates are taken
 from an iterator only when there is room. Leaving the loop early, by `break` or Ctrl-C, cancels the rest.
 """
@@ -97,7 +97,8 @@ class _Line:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _fill(self, pool: ThreadPoolExecutor, candidates: Iterator[tuple[int, Candidate]]) -> None:
-        while len(self._waiting) < 2 * self._width:
+        # with half as many, one of 28 s was begun after 10 s, 14 side by side, and was waited for at the end
+        while len(self._waiting) < 4 * self._width:
             following = next(candidates, None)
             if following is None:
                 return
