@@ -11,7 +11,7 @@ from math import prod
 from typing import Literal
 
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.evidence import BUSY, WORTH_A_HINT, counted
+from kerneltune.tools.schema.evidence import BUSY, WORTH_A_HINT, bottlenecks, counted
 from kerneltune.tools.schema.gpus import Gpu, rate_tflops, speed_of_light
 from kerneltune.tools.schema.plan import Plan
 from kerneltune.tools.schema.sass import KernelFacts, kernel_facts
@@ -148,11 +148,10 @@ def _hints(gpu: Gpu, least_bytes: int, kernels: Sequence[KernelReport], work: Pl
 
 
 def _moved_bytes(work: PlanWork, verdict: Verdict) -> float:
-    """What the counters saw of DRAM in a forward; 0 where they did not see every launch."""
+    """What the counters saw of DRAM in a forward; 0 where they did not see every launch, or memory limits none."""
     seen = counted(verdict.receipt)
-    if len(seen) != len(work.launches):
-        return 0.0
-    return sum(one.values.get(f"dram_{way}_bytes", 0.0) for one in seen for way in ("read", "written"))
+    limits = any(one.limit == "memory" for one in bottlenecks(verdict))
+    return sum(one.dram_bytes for one in seen) if limits and len(seen) == len(work.launches) else 0.0
 
 
 def _start_share(verdict: Verdict) -> float:

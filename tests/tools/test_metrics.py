@@ -73,13 +73,16 @@ def test_a_kernel_that_takes_little_of_the_time_gets_no_hint() -> None:
         assert any("32 programs" in h for h in hints)
 
 
-def test_what_memory_moved_beyond_the_least_bytes_is_named_where_every_launch_was_seen() -> None:
-    seen: Json = {"kernels": [{"kernel": "k", "values": {"dram_read_bytes": 6e9, "dram_written_bytes": 1.2e9}}]}
-    work = PlanWork(launches=(("k", 4096),))
+def test_what_memory_moved_beyond_the_least_bytes_is_named_where_memory_limits_and_every_launch_was_seen() -> None:
+    def hints(dram_percent: float, *more: tuple[str, int]) -> tuple[str, ...]:
+        values: Json = {"dram_read_bytes": 6e9, "dram_written_bytes": 1.2e9, "dram_percent": dram_percent}
+        seen: Json = {"kernels": [{"kernel": "k", "values": values}]}
+        return place(1_500.0, work=PlanWork(launches=(("k", 4096), *more)), receipt={"counters": seen}).hints
+
     said = "memory moved 1.50x the task's least bytes: something is read again"
-    assert said in place(1_500.0, work=work, receipt={"counters": seen}).hints
-    more = replace(work, launches=(("k", 4096), ("j", 4096)))
-    assert said not in place(1_500.0, work=more, receipt={"counters": seen}).hints
+    assert said in hints(80.0)
+    assert said not in hints(19.0)
+    assert said not in hints(80.0, ("j", 4096))
 
 
 def test_launches_are_no_hint_where_empty_ones_take_little_of_the_time() -> None:

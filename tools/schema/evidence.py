@@ -40,6 +40,17 @@ class KernelCounters:
     values: dict[str, float] = field(default_factory=dict)
     stalls: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def dram_bytes(self) -> float:
+        """What it moved to and from memory."""
+        return self.values.get("dram_read_bytes", 0.0) + self.values.get("dram_written_bytes", 0.0)
+
+    @property
+    def dram_gbps(self) -> float:
+        """The rate of that; 0 where it is not known."""
+        time_ns = self.values.get("time_ns", 0.0)
+        return self.dram_bytes / time_ns if time_ns > 0 else 0.0
+
 
 @dataclass(frozen=True)
 class Probes:
@@ -68,9 +79,9 @@ _UNITS: Mapping[str, Unit] = {
 @dataclass(frozen=True)
 class Bottleneck:
     """What limits a kernel, or the whole forward (`kernel` ""), of which probes tell memory from the rest. `share`: of
-    the forward's time; `unit`: the busiest, and `used`, its share of its peak rate; with the same work, the kernel
-    becomes 1 / `used` times as fast at most. `stall`: what warps wait for most (STALLS), `stall_share` of all waiting;
-    `warps`: the share that is resident (None: not known)."""
+    the forward's time; `unit`: the busiest, and `used`, its share of its peak rate (`of_copy`: memory's of the rate of
+    a copy); with the same work, the kernel becomes 1 / `used` times as fast at most. `stall`: what warps wait for most
+    (STALLS), `stall_share` of all waiting; `warps`: the share that is resident (None: not known)."""
 
     limit: Limit
     unit: Unit
@@ -80,6 +91,7 @@ class Bottleneck:
     stall: str = ""
     stall_share: float = 0.0
     warps: float | None = None
+    of_copy: bool = False
 
     @property
     def most_gain(self) -> float:
@@ -119,18 +131,21 @@ def bottlenecks(verdict: Verdict) -> list[Bottleneck]:
     found: dict[str, Bottleneck] = {}
     for one in counted(verdict.receipt):
         share = shares.get(one.kernel, 0.0) if shares else alone
-        if share >= WORTH_A_HINT and (limit := _limit_of(one, share)) is not None:
+        if share >= WORTH_A_HINT and (limit := _limit_of(one, share, verdict.receipt.get("copy_gbps"))) is not None:
             found.setdefault(one.kernel, limit)
     probes = probed(verdict.receipt)
     if not found and probes is not None and probes.resident_us is not None:
         stays = probes.resident_us >= _STAYS * probes.cold_us
         used = min(1.0, probes.copy_us / probes.cold_us)
-        return [Bottleneck("not memory" if stays else "memory", "memory", used)]
+        return [Bottleneck("not memory" if stays else "memory", "memory", used, of_copy=True)]
     return sorted(found.values(), key=lambda b: -b.share)
 
 
-def _limit_of(one: KernelCounters, share: float) -> Bottleneck | None:
+def _limit_of(one: KernelCounters, share: float, copy_gbps: Json) -> Bottleneck | None:
     used = {unit: one.values[name] / 100 for name, unit in _UNITS.items() if one.values.get(name, 0.0) > 0}
+    of_copy = isinstance(copy_gbps, int | float) and copy_gbps > 0 and one.dram_gbps > 0
+    if of_copy:  # no kernel gets the data sheet's rate: a copy reaches 88 % of it on an H200
+        used["memory"] = one.dram_gbps / copy_gbps
     if not used:
         return None
     unit = max(used, key=lambda u: used[u])
@@ -146,6 +161,7 @@ def _limit_of(one: KernelCounters, share: float) -> Bottleneck | None:
         stall,
         one.stalls[stall] / waiting if waiting else 0.0,
         None if warps is None else warps / 100,
+        of_copy,
     )
 
 
@@ -171,7 +187,8 @@ def bottleneck_in_words(one: Bottleneck) -> str:
     name = f"{plain(one.kernel, 80)}{of_all}: " if one.kernel else ""
     in_all = f", {one.most_gain_in_all:.2f}x in all" if part else ""
     gain = f"at most {one.most_gain:.2f}x{in_all}"
-    busy = f"{100 * one.used:.0f} % of {_PEAKS[one.unit] if one.kernel else 'the rate of a copy'}"
+    peak = "the rate of a copy" if one.of_copy and one.unit == "memory" else _PEAKS[one.unit]
+    busy = f"{100 * one.used:.0f} % of {peak}"
     if one.limit != "latency":
         return f"{name}{one.limit}, {busy}: with the same {_WORK[one.unit]} {gain}"
     waits = f", {100 * one.stall_share:.0f} % of the waiting is {STALLS.get(one.stall, one.stall)}" if one.stall else ""
@@ -223,10 +240,9 @@ def _kernel_in_words(one: KernelCounters) -> str:
     v = one.values
     parts = [f"{v['time_ns'] / 1e3:.1f} µs under ncu"] if "time_ns" in v else []
     moved = [(v[name], word) for name, word in _MOVED.items() if name in v]
-    if moved and v.get("time_ns"):
-        rate = sum(n for n, _ in moved) / v["time_ns"] / 1e3
+    if one.dram_gbps:
         share = f" ({v['dram_percent']:.0f} % of its peak)" if "dram_percent" in v else ""
-        parts.append(f"{rate:.2f} TB/s of DRAM{share}")
+        parts.append(f"{one.dram_gbps / 1e3:.2f} TB/s of DRAM{share}")
     parts += [f"{n / (1 << 20):.1f} MiB {word}" for n, word in moved]
     parts += [f"{word} {v[name]:.0f} %" for name, word in _SHARES.items() if name in v]
     parts += [f"{v['shared_bank_conflicts']:.0f} bank conflicts"] if v.get("shared_bank_conflicts") else []

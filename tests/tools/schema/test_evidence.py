@@ -59,6 +59,12 @@ def test_a_kernel_that_keeps_the_memory_busy_can_gain_what_is_left_of_its_rate_a
             "1.08x in all") in in_words(found)  # fmt: skip
 
 
+def test_memory_is_held_against_the_copy_of_the_session_where_there_was_one() -> None:
+    assert ("bottleneck", "rows: memory, 94 % of the rate of a copy: with the same bytes at most 1.06x") in in_words(
+        verdict(counters=counters(ROWS), copy_gbps=4500.0)
+    )
+
+
 def test_a_kernel_that_keeps_nothing_busy_waits_and_can_gain_until_its_busiest_unit_is_full() -> None:
     (line,) = [words for name, words in in_words(verdict(counters=counters(WAITING))) if name == "bottleneck"]
     assert line == (
