@@ -34,6 +34,9 @@ _SETTINGS: dict[str, dict[str, Json]] = {
     "inductor_looped": {"triton.persistent_reductions": False},
     "inductor_unsplit": {"split_reductions": False},
 }
+# kernels of a lowering of which other settings are asked for: DenseNet-121 has 153, and each takes 27 s of processor
+# time before the first candidate
+_MOST_KERNELS = 8
 
 
 def through(call: Callable[[dict[str, Json]], dict[str, Json]]) -> Lower:
@@ -154,6 +157,8 @@ class OfflineAuthor:
                 clean(task.name, task.source, [main])  # raises where there is nothing to add kernels for other cases to
                 others = self._other_cases(task, main) if others is None else others
                 found.append(clean(task.name, task.source, [main, *others], name))
+                if len(main.kernels) > _MOST_KERNELS:
+                    break
             except (CannotLower, WorkerError) as error:
                 self.problems.append(f"TorchInductor's kernels are missing ({name}): {error}")
                 if not config:  # what fails as it comes will not do better with other settings

@@ -185,6 +185,7 @@ class TracedModel:
     operators: list[str] = field(default_factory=list)
     written: set[int] = field(default_factory=set)
     outputs: Any = None
+    under_way: str = "forward is still being traced, operation by operation"  # said where it takes too long
 
     def flat(self) -> list[Any]:
         """State first, then the tensors among the inputs, then attributes."""
@@ -424,8 +425,9 @@ def main(channel: Any) -> None:
         try:
             code = lower(body["source"], body.get("overrides") or {}, int(body["arch"]))
             reply: dict[str, Json] = {"lowered": encode(code)}
-        except TooLong:
-            reply = {"error": f"Inductor takes more than {_limit_s(body):g} s of processor time for it"}
+        except TooLong as late:
+            limit = f"Inductor takes more than {_limit_s(body):g} s of processor time for it"
+            reply = {"error": f"{limit}: {late}" if str(late) else limit}
         except Exception as error:  # noqa: BLE001 - the task's code and Inductor may raise anything; the author goes on
             reply = {"error": in_words(error)}
         channel.send(reply)
@@ -455,7 +457,10 @@ def lower(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
     limited = processor_time(DYNAMIC_S if dynamic else STATIC_S)
     with stand_ins().for_inductor(arch), inductor_config.patch(config), limited, _no_grad_fakes(dynamic) as fake_mode:
         call = _prepare(source, overrides, fake_mode.shape_env if dynamic else None)
-        code = f"{_inductor(call).rstrip()}\n"
+        try:
+            code = f"{_inductor(call).rstrip()}\n"
+        except TooLong:
+            raise TooLong(call.under_way) from None
         return LoweredCode(code, facts_of(call, code, fake_mode.shape_env))
 
 
@@ -595,6 +600,7 @@ def _inductor(call: TracedModel) -> str:
             call.written = written
             graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
     call.operators = operators_of(graph)
+    call.under_way = f"forward has {len(graph.graph.nodes):,} operations"
 
     def save(code: str) -> None:
         raise _CodeWritten(code)

@@ -78,6 +78,14 @@ def test_recurrent_layers_are_described_as_they_run_though_not_step_by_step(
     assert described.flops > 0
 
 
+def test_a_constructor_that_reads_values_is_described(tmp_path: Path) -> None:
+    source = model("x: return x * self.rates[2]", "[torch.rand(3, 4)]")
+    made = "def __init__(self):\n        super().__init__()\n        self.rates = torch.linspace(0, 1, 3).tolist()\n"
+    source = source.replace("    def forward", f"    {made}    def forward")
+    main = describe(task_of(tmp_path, source)).main
+    assert shapes_of(main.outputs) == ([3, 4], "float32")
+
+
 def test_described_steps_cost_what_all_of_them_cost(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(

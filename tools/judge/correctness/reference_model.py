@@ -73,9 +73,11 @@ def without_cudnn(seconds: Callable[[bool], float]) -> bool:
     """Whether float64 convolutions are worth trying without cuDNN, and faster so: its kernels for them need not use the
     tensor cores that a matrix product in float64 does. On an H200 transposed convolutions of 0.4 TFLOP were not judged
     within 60 s. `seconds` of a forward with cuDNN (True) or without; the first of either also loads libraries."""
-    if min(seconds(True) for _ in range(2)) <= _SLOW_CONVOLUTIONS_S:
+    first_s = seconds(True)
+    if first_s <= _SLOW_CONVOLUTIONS_S:
         return False
-    return min(seconds(False) for _ in range(2)) < seconds(True)
+    other_s = min(seconds(False) for _ in range(2))
+    return other_s < first_s and other_s < seconds(True)
 
 
 def free_cached() -> None:
@@ -367,16 +369,22 @@ class ReferenceModel:
         return Answer(map_tensors(widened, self.native(inputs)), exact=False, note=note, limitation=limitation)
 
     def _run_in_float64(self, inputs: tuple[Any, ...], whole: bool) -> Answer:
+        if self._by_cudnn is None:
+            self._by_cudnn = not self._faster_without_cudnn(inputs)
         with blame(self.task, "forward() in float64"), default_float64(), torch.no_grad():
-            if self._by_cudnn is None:
-                self._by_cudnn = True
-                convolves = any(isinstance(module, _ConvNd) for module in self.model.modules())
-                if convolves and self.device != "cpu":
-                    self._by_cudnn = not without_cudnn(lambda cudnn: self._float64_s(inputs, cudnn))
             model, arguments = copy.deepcopy(self.model).double(), map_tensors(widened, inputs)
             with Watching((arguments, dict(model.state_dict())), whole=whole) as watching:
                 values = self._forward_in_float64(model, arguments)
             return Answer(values, selections=watching.selections(values), whole=watching.whole)
+
+    def _faster_without_cudnn(self, inputs: tuple[Any, ...]) -> bool:
+        if self.device == "cpu" or not any(isinstance(module, _ConvNd) for module in self.model.modules()):
+            return False
+        try:
+            with blame(self.task, "forward() in float64"), default_float64(), torch.no_grad():
+                return without_cudnn(lambda cudnn: self._float64_s(inputs, cudnn))
+        except TaskError:  # whoever needs the answer is told
+            return False
 
     def _float64_s(self, inputs: tuple[Any, ...], cudnn: bool) -> float:
         """Seconds of a forward in float64; infinite where there is no memory for it."""

@@ -1,16 +1,19 @@
 """Lowering in the child process that the product uses."""
 
 import contextlib
+from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.authors.search.author import through
+from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.authors.search.clean import CaseArguments, LoweredCode
 from kerneltune.agent.authors.search.neighbours import CannotLower
 from kerneltune.agent.commands.session import Lowering
+from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.sandbox.workers import started_base
 from kerneltune.tools.schema.codec import Json, decode
 from kerneltune.tools.schema.errors import WorkerTimeout
+from kerneltune.tools.task.load import read_task
 from tests import shared_fork_server
 
 SOURCE = """
@@ -66,6 +69,37 @@ def test_copied_modules_and_constructors_that_read_values_are_lowered_and_long_r
         assert ([*reads.facts.state], "1.5" in reads.text) == (["w"], True)
         with pytest.raises(CannotLower, match=r"3 recurrent layers of 90 steps, both ways: .* unrolls them into 540,"):
             lower(RECURRENT, {}, 90)
+
+
+LAYERS = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(n, n + 1) for n in range(20, 29)])
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.softmax(layer(x), 1)
+        return x
+def get_inputs(): return [torch.rand(7, 20)]
+def get_init_inputs(): return []
+"""
+
+
+def test_a_model_of_many_kernels_is_lowered_as_it_comes_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(LAYERS)
+    asked: list[Json] = []
+    with shared_fork_server.forked(started_base()) as machine, contextlib.closing(Lowering(machine)) as lowering:
+
+        def call(body: dict[str, Json]) -> dict[str, Json]:
+            asked.append(body["overrides"].get("config"))
+            return lowering.call(body, 120.0)
+
+        author = OfflineAuthor(through(call), 90)
+        assert [sketch.name for sketch in author.sketches(describe(read_task(path)))] == ["inductor"]
+    assert asked == [{}]
 
 
 def test_a_child_answers_many_requests_and_survives_a_task_that_fails() -> None:
