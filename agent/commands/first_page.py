@@ -1,7 +1,5 @@
 """What `optimize` alone prints: how to begin on this machine. Neither torch nor the store is imported for it."""
 
-from importlib import metadata
-
 from rich.table import Table
 
 from kerneltune.agent.attempt import StopReason
@@ -14,6 +12,7 @@ from kerneltune.tools.backends import gpu_info
 from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH
+from kerneltune.tools.schema.verdict import versions
 from kerneltune.tools.task.load import builtin_names
 
 
@@ -28,7 +27,7 @@ def print_first_page(settings: Settings, environment: Environment) -> None:
         ("optimize init FILE.py:NAME", "make a task of a PyTorch function or module of your own"),
         ("optimize doctor", "check this machine, and how to fix each problem"),
     )
-    software = ", ".join(f"{name} {_version(name) or '(not installed)'}" for name in ("torch", "triton"))
+    software = ", ".join(f"{name} {version}" for name, version in versions().items() if name in ("torch", "triton"))
     machine = (("GPU", _gpu(gpu, settings)), ("author", _author(settings, environment)), ("software", software))
     page.print("kerneltune finds the fastest GPU kernel for a PyTorch task, and verifies it.")
     page.print(heading("begin with"), _rows(*begin, style="cyan"), heading("this machine"), _rows(*machine))
@@ -58,13 +57,6 @@ def _author(settings: Settings, environment: Environment) -> str:
     if environment.keys:
         return f"{environment.keys[0]}, whose API key is set; --model offline needs none"
     return f"offline: expert kernels and a search; set {' or '.join(KEY_VARIABLES.values())} for a model"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _latest_run(run: RunSummary) -> list[tuple[str, str]]:

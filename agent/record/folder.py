@@ -17,6 +17,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -141,10 +142,10 @@ def _host(text: bytes) -> object:
 
 
 class ReceiptBook:
-    """Writes receipts into `folder`/receipts; with None it only makes them. `setting` is asked when one is due."""
+    """Writes receipts into `folder`/receipts; None only makes them. `setting` is asked once, when one is due."""
 
     def __init__(self, folder: Path | None, setting: Callable[[], "ReceiptContext"]) -> None:
-        self._folder, self._setting = folder, setting
+        self._folder, self._setting = folder, cache(setting)
 
     def keep(
         self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from kerneltune.agent.authors.search.model_source import loads, model_parts
+from kerneltune.agent.authors.search.model_source import expression, loads, model_parts
 from kerneltune.agent.authors.search.neighbours import CannotLower, Sketch
 from kerneltune.tools.schema.codec import Json
 
@@ -699,12 +699,12 @@ def _dropped(statement: ast.stmt, symbols: Mapping[str, str]) -> bool:
 class _HostRewriter(ast.NodeTransformer):
     def __init__(self, names: Names) -> None:
         self.names = names
-        self.rename: dict[str, ast.expr] = {s: _expression(text) for s, text in names.symbols.items()}
+        self.rename: dict[str, ast.expr] = {s: expression(text) for s, text in names.symbols.items()}
 
     def bind(self, target: ast.expr) -> None:
         parameters = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
         for parameter, text in zip(parameters, self.names.arguments, strict=True):
-            self.rename[ast.unparse(parameter)] = _expression(text)
+            self.rename[ast.unparse(parameter)] = expression(text)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         for old, kernel in self.names.kernels.items():
@@ -722,11 +722,11 @@ class _HostRewriter(ast.NodeTransformer):
         if function == "reinterpret_tensor":
             return ast.Call(ast.Name("view", ast.Load()), node.args, [])
         if function == "device":
-            return _expression(self.names.device)
+            return expression(self.names.device)
         if function.startswith("extern_kernels."):
             return _library(function.removeprefix("extern_kernels."), node)
         if function.startswith("aten."):
-            node.func = _expression(f"torch.ops.{function}")
+            node.func = expression(f"torch.ops.{function}")
         return node
 
     def _launch(self, kernel: CleanKernel, node: ast.Call) -> ast.AST:
@@ -734,12 +734,12 @@ class _HostRewriter(ast.NodeTransformer):
         options = [f"{key}={kernel.parameter(key)}" for key in kernel.defaults]
         computed = [_filled(text, given) for text in kernel.computed]
         arguments = ", ".join([*(given[name] for name in kernel.kept), *computed, *options])
-        return _expression(f"{kernel.name}[{grid(kernel, given)}]({arguments})")
+        return expression(f"{kernel.name}[{grid(kernel, given)}]({arguments})")
 
 
 def _filled(text: str, given: Mapping[str, str]) -> str:
     """An expression in a kernel's parameters, with what it is given for them."""
-    tree = _expression(text)
+    tree = expression(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             node.id = given[node.id]  # an attribute's text is as good: it is only written down
@@ -768,16 +768,12 @@ def grid(kernel: CleanKernel, given: Mapping[str, str]) -> str:
     raise CannotLower(f"kernel {kernel.name} wants a {kind}")
 
 
-def _expression(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
-
-
 def _empty(node: ast.Call, device: str) -> ast.AST:
     shape, stride, dtype = (ast.unparse(a) for a in node.args)
     where = f"dtype={dtype}, device={device}"
     if _row_major(node.args[0], node.args[1]):
-        return _expression(f"torch.empty({shape}, {where})")
-    return _expression(f"torch.empty_strided({shape}, {stride}, {where})")
+        return expression(f"torch.empty({shape}, {where})")
+    return expression(f"torch.empty_strided({shape}, {stride}, {where})")
 
 
 def _row_major(shape: ast.expr, stride: ast.expr) -> bool:
@@ -797,13 +793,13 @@ def _row_major(shape: ast.expr, stride: ast.expr) -> bool:
 def _library(name: str, node: ast.Call) -> ast.AST:
     if name not in _EXTERN:
         raise CannotLower(f"extern_kernels.{name} has no plain PyTorch equivalent here")
-    node.func = _expression(f"torch.{name.removeprefix('bias_')}")
+    node.func = expression(f"torch.{name.removeprefix('bias_')}")
     return node
 
 
 def _refuse_unknown(lines: list[str], names: Names) -> None:
     tree = ast.parse("\n".join(line for line in lines if not line.startswith("return ")))
-    given = {name for text in [*names.arguments, *names.symbols.values()] for name in loads(_expression(text))}
+    given = {name for text in [*names.arguments, *names.symbols.values()] for name in loads(expression(text))}
     constants = {k.parameter(key) for k in names.kernels.values() for key in k.defaults}
     known = _KNOWN | set(_stores(tree)) | given | constants | {k.name for k in names.kernels.values()}
     if unknown := set(loads(tree)) - known:

@@ -402,12 +402,12 @@ class _Inliner(ast.NodeTransformer):
     def _module(self, name: str, x: ast.expr) -> ast.expr:
         made = self._modules[name]
         if _last(made.func) in _WHOLE:
-            return _spelled(_last(made.func), [x, _expression(f"self.{name}")], [])
+            return _spelled(_last(made.func), [x, expression(f"self.{name}")], [])
         function, options, held = _MODULES[_last(made.func)]
         keywords = [ast.keyword(key, self.visit(_copy(v))) for key, v in zip(options, made.args, strict=False)]
         keywords += [ast.keyword(k.arg, self.visit(_copy(k.value))) for k in made.keywords if k.arg in options]
         bare = any(k.arg == "bias" and ast.unparse(k.value) == "False" for k in made.keywords)
-        keywords += [ast.keyword(p, _expression(f"self.{name}.{p}")) for p in held if not (p == "bias" and bare)]
+        keywords += [ast.keyword(p, expression(f"self.{name}.{p}")) for p in held if not (p == "bias" and bare)]
         return _spelled(function, [x], keywords)
 
 
@@ -426,12 +426,13 @@ def _is_default(name: str, keyword: ast.keyword) -> bool:
     return isinstance(keyword.value, ast.Constant) and keyword.value.value == default
 
 
-def _expression(text: str) -> ast.expr:
+def expression(text: str) -> ast.expr:
+    """An expression as a tree."""
     return ast.parse(text, mode="eval").body
 
 
 def _copy(node: ast.expr) -> ast.expr:
-    return _expression(ast.unparse(node))
+    return expression(ast.unparse(node))
 
 
 # ---
@@ -594,4 +595,4 @@ class _Filled(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         text = self._operands.get(node.id)
-        return _expression(text) if text else node
+        return expression(text) if text else node
