@@ -24,7 +24,7 @@ PARTS: tuple[tuple[str, str, str], ...] = (
     ("judge.service.tiers", "", "build_verdict plan_hash concluded"),
     ("judge.service.quick_check", "QuickCheck", "verdict _case renew"),
     ("judge.execution.correctness_run", "PlanChecker", "_load _repeated _looked_into close"),
-    ("judge.execution.correctness_run", "", "compare_in_parts same_bits images_for setup_request"),
+    ("judge.execution.correctness_run", "", "compare_in_parts same_bits images_for"),
     ("judge.execution.guard_pages", "GuardedMemory", "__init__ share lay harmed kept outputs close"),
     ("judge.execution.device_buffers", "InputBuffers", "fill harmed shared"),
     ("judge.execution.device_buffers", "OutputBuffers", "__init__ close poisoned judged"),
