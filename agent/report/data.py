@@ -315,7 +315,10 @@ def _untimed(material: RunData) -> Iterator[str]:
         f"Attempt {best.number} is right in the CPU interpreter on small cases; {where}, so nothing here says whether"
         " it is fast."
     )
-    yield f"It was compiled for {run.arch} and ranked by what the compiler reports; a GPU may rank it otherwise."
+    yield (
+        f"It was compiled for {run.arch} and ranked by the bytes that its code loads and what the compiler reports; a"
+        " GPU may rank it otherwise."
+    )
     yield from _doubts(material, best)
 
 
