@@ -572,7 +572,7 @@ class OnGpu:
             self._judge = self._open(candidate.opened)
         try:
             verdict = self._judge.bench(candidate.update, self._place.limits.tier, all_baselines=True)
-        except GpuLost as error:
+        except (GpuLost, TaskError) as error:  # with its judge the process that the problem's own code runs in
             self._judge.kill()
             self._judge.close()  # with the runners, which hold memory of the GPU, too
             self._judge = None

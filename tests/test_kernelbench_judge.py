@@ -153,7 +153,7 @@ def test_what_a_verdict_did_without_and_still_waits_for_is_in_its_line(place: Pl
 def test_a_candidate_with_which_the_judge_ends_costs_only_itself(place: Place, tmp_path: Path) -> None:
     line = judged(place, tmp_path, "2_Deadly")
     assert [attempt["status"] for attempt in line["attempts"]] == ["crashed", "correct"]
-    assert "the judge's process ended" in line["attempts"][0]["detail"]
+    assert "its own code ended the process that computes what is right" in line["attempts"][0]["detail"]
     assert (line["stage"], line["lost"]) == ("correct", False)
 
 
