@@ -3,8 +3,8 @@
 Inline assembly can declare variables of the module (`.global`, `.const`) or of the multiprocessor (`.shared`, which
 holds what the kernel before left there), take in others (`.extern`), or close the function and begin something else.
 The compiler writes all that it declares itself (strings of device_print and device_assert, libdevice's tables) before
-the first function, and says in the text where assembly begins; so whatever is declared behind the first assembly comes
-from there.
+the first function, or promises it there (a function of libdevice's), and says in the text where assembly begins; so
+whatever else is declared behind the first assembly comes from there.
 """
 
 import contextlib
@@ -62,6 +62,8 @@ _UNSET = re.compile(r"(?<![\w$.])\.(?:global|const)(?![\w$])([^;={]*);")
 _POINTER = re.compile(r"\.ptr\s+\.(global|const|shared|local)\b")  # what a parameter points to, not a declaration
 _FOREIGN = re.compile(r"(?<![\w.$#!@%^-])llvm\.(?!intr\.assume\b)[\w.$]+(?![\w.$]|\s*=)")
 _QUOTED_FOREIGN = re.compile(r'"(llvm\.(?!intr\.assume")[\w.$]+)"\s*[(<]')
+# A function of libdevice's that stands behind the kernel: `pow` in float64 calls one.
+_LIBDEVICE = re.compile(r"\.func\s*(?:\([^()]*\)\s*)?(__(?:internal|nv)_[\w$]+)\s*\([^()]*\)\s*([;{])")
 _AHEAD = re.compile(
     r"(?<![\w$.%])(?:prefetchu?\.(?:global\.|local\.)?L[12]|applypriority|discard|cp\.async\.bulk\.prefetch)"
 )
@@ -226,7 +228,14 @@ def module_memory(ptx: str, ttir: str) -> str | None:
     for unset in _UNSET.finditer(_bare(head)):
         return f"the kernel has a module variable without a value ({unset[1].strip()[:60]}): it is in no plan"
     names = [m[1] for m in _DIRECTIVE.finditer(_bare(tail))]
-    entries, functions = int(".entry" not in _bare(head)), len(_PRIVATE.findall(ttir))  # each is written once
+    promised, made = (
+        {name for name, end in _LIBDEVICE.findall(_bare(part)) if end == which and name not in ttir}
+        for part, which in ((head, ";"), (tail, "{"))
+    )
+    entries, functions = (
+        int(".entry" not in _bare(head)),
+        len(_PRIVATE.findall(ttir)) + len(promised & made),
+    )  # each once
     allowed = {"entry": entries, "func": functions, "visible": entries + functions, "local": entries + functions}
     for name in names:
         allowed[name] = allowed.get(name, 0) - 1

@@ -92,6 +92,18 @@ def test_assembly_that_uses_registers_and_its_arguments_is_let_through(assembly:
     assert module_memory(PTX.replace("ASSEMBLY", assembly), "") is None
 
 
+PROMISED = ".func (.param .b64 r) __internal_accurate_pow\n(\n\t.param .b64 a\n)\n;\n"
+DEFINED = ".func (.param .b64 r) __internal_accurate_pow(\n\t.param .b64 a\n)\n{\n\tret;\n}\n"
+
+
+def test_a_function_of_libdevice_s_is_let_through_once_where_the_compiler_promised_it() -> None:
+    plain, more = (PTX.replace("ASSEMBLY", text) for text in ("add.u32 %r1, %r1, 1;", "} .func other() {"))
+    assert module_memory(PROMISED + plain + DEFINED, "") is None
+    for ptx in (plain + DEFINED, PROMISED + more + DEFINED, PROMISED + more, PROMISED + plain + DEFINED + DEFINED):
+        assert "assembly declares .func" in (module_memory(ptx, "") or "")
+    assert module_memory(PROMISED + plain + DEFINED, "tt.call @__internal_accurate_pow") is not None
+
+
 def test_a_module_variable_without_a_value_is_seen_wherever_it_comes_from() -> None:
     assert "module variable" in (module_memory(".global .align 4 .u32 counter;\n" + PTX, "") or "")
 
@@ -126,6 +138,8 @@ CHANGES = {
     "a printed value": 'def changed(v):\n    tl.device_print("v", v)\n    return v\n',
     "an assertion": 'def changed(v):\n    tl.device_assert(v < 3.0, "large")\n    return v\n',
     "tables of libdevice": "def changed(v):\n    return libdevice.sin(v) + libdevice.tgamma(v) + libdevice.j0(v)\n",
+    "a function of libdevice": "def changed(v):\n    power = tl.full(v.shape, 1.7, tl.float64)\n"
+    "    return libdevice.pow(tl.abs(v).to(tl.float64), power).to(tl.float32)\n",
     "assembly": "def changed(v):\n    return tl.inline_asm_elementwise("
     '"{ .reg .f32 t; mov.f32 t, $1; mov.f32 $0, t; }", '
     '"=f,f", [v], tl.float32, True, 1)\n',
