@@ -97,9 +97,14 @@ def ask_judge(
     except WorkerTimeout as error:
         raise TaskError(f"task {task}: its own code takes longer than {timeout_s:g} s") from error
     except WorkerError as error:
-        if error.exit_status in (None, _OWN_FAULT):
+        if not _ended_by_task(error):
             raise
         raise TaskError(_ended(task, error)) from error
+
+
+def _ended_by_task(error: WorkerError) -> bool:
+    """Whether a judge ended by a signal or an exit, which in its process only the task's code can bring about."""
+    return error.exit_status not in (None, _OWN_FAULT)
 
 
 def _ended(task: str, error: WorkerError) -> str:
@@ -469,7 +474,7 @@ class GpuBench:
                 else:
                     raise GpuLost(f"the judge answered {body.get('kind')!r} to {request.kind!r}")
         except WorkerError as error:
-            if error.exit_status not in (None, _OWN_FAULT) and not self._killed:
+            if _ended_by_task(error) and not self._killed:
                 raise TaskError(_ended(self._task, error)) from error
             tail = error.log.strip().splitlines()[-3:]
             raise GpuLost(f"the judge's process ended: {error} {' | '.join(tail)}") from error

@@ -25,6 +25,7 @@ from kerneltune.tools.sandbox.confine import JAILED, available
 from kerneltune.tools.sandbox.rules import Profile
 from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH, gpu_named
+from kerneltune.tools.schema.verdict import version_of
 
 _GIB = 1 << 30
 _TRITON_OF_TORCH = {"2.11": "3.6", "2.13": "3.7"}  # pairs that the whole test suite has passed with
@@ -79,7 +80,7 @@ def _python(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
 
 
 def _torch_and_triton(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
-    torch, triton = _version("torch"), _version("triton")
+    torch, triton = version_of("torch"), version_of("triton")
     if torch is None or triton is None:
         lacking = " ".join(name for name, found in (("torch", torch), ("triton", triton)) if found is None)
         yield Finding("torch and triton", False, f"not installed: {lacking}", f"pip install {lacking}")
@@ -106,13 +107,6 @@ def _required_triton() -> str | None:
 
 def _short(version: str) -> str:
     return ".".join(version.split(".")[:2])
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _gpu(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
@@ -153,7 +147,7 @@ def _others(processes: tuple[tuple[int, int | None], ...] | None) -> Finding:
 
 
 def _cuda_bindings(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
-    version = _version("cuda-bindings")
+    version = version_of("cuda-bindings")
     if gpu is None and version is None:
         return
     remedy = "" if version else "pip install 'cuda-bindings>=13'"

@@ -449,8 +449,9 @@ class KernelCompiler:
             words = f"compiling {names} took longer than {self._compile_s:g} s"
             return Built(failure=Verdict(Status.TIMED_OUT, words, cause=Cause.COMPILING))
         except (WorkerError, DecodeError) as error:
-            words = end_of(error) if isinstance(error, WorkerError) else f"sent a malformed reply: {error}"
-            return Built(failure=Verdict(Status.COMPILE_FAILED, f"the compiler {words}", cause=Cause.COMPILER_DIED))
+            return Built(
+                failure=Verdict(Status.COMPILE_FAILED, f"the compiler {end_of(error)}", cause=Cause.COMPILER_DIED)
+            )
 
     def _one(self, worker: Worker, kernels: Sequence[Kernel], timeout_s: float) -> Built:
         message = worker.call(encode(CompileRequest(tuple(kernels), self._arch)), timeout_s=timeout_s)
@@ -476,8 +477,7 @@ class KernelCompiler:
         except WorkerTimeout:
             return SassReply(problem=f"disassembling took longer than {SASS_S * len(artefacts):g} s")
         except (WorkerError, DecodeError) as error:
-            words = end_of(error) if isinstance(error, WorkerError) else f"sent a malformed reply: {error}"
-            return SassReply(problem=f"the disassembler {words}")
+            return SassReply(problem=f"the disassembler {end_of(error)}")
 
     def _disassembled(self, cubins: tuple[bytes, ...]) -> SassReply:
         with self._new_compiler() as worker:
@@ -493,7 +493,7 @@ class KernelCompiler:
         except WorkerTimeout:
             return PtxReply(problem=f"took longer than {self._compile_s:g} s")
         except (WorkerError, DecodeError) as error:
-            return PtxReply(problem=end_of(error) if isinstance(error, WorkerError) else f"a malformed reply: {error}")
+            return PtxReply(problem=end_of(error))
         if not found.problem and not len(found.texts) == len(found.shared_bytes) == len(kernels):
             return PtxReply(problem=f"it answered for {len(found.texts)} of {len(kernels)} kernels")
         return found
@@ -617,8 +617,10 @@ class CandidateTracer:
         )
 
 
-def end_of(error: WorkerError) -> str:
-    """How a worker ended, and its last words."""
+def end_of(error: WorkerError | DecodeError) -> str:
+    """What a worker did wrong: how it ended, and its last words, or what it sent."""
+    if isinstance(error, DecodeError):
+        return f"sent a malformed reply: {error}"
     tail = error.log.strip().splitlines()[-3:]
     return str(error).partition(" ")[2] + (": " + " | ".join(tail) if tail else "")
 

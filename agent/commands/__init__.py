@@ -4,6 +4,7 @@ A command's file holds its flags, what it does and what it prints; it imports th
 it runs, since its page and a shell's completion wait for what stands at its top.
 """
 
+from importlib import util
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -39,7 +40,10 @@ AsJson = Annotated[bool, Parameter(help="Print one JSON value on stdout.", negat
 AsLines = Annotated[bool, Parameter(help="Print one JSON object a line, ending in a result.", negative="")]
 NoColour = Annotated[bool, Parameter(help="No colour.", negative="")]
 
-EXPORT_PACKAGES = ("orjson", "pyarrow", "rensa")  # of the extra `export`
+
+def missing_for_export() -> list[str]:
+    """The packages of the extra `export` that are not installed."""
+    return [name for name in ("orjson", "pyarrow", "rensa") if util.find_spec(name) is None]
 
 
 def require_record(runs_dir: Path) -> None:

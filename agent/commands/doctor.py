@@ -1,6 +1,5 @@
 """`optimize doctor`: checks this machine; with --calibrate, measures what its GPU can reach."""
 
-import importlib.util
 import json as jsonlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from cyclopts import App, Parameter
 from rich.table import Table
 from rich.text import Text
 
-from kerneltune.agent.commands import EXPORT_PACKAGES, Arch, AsJson, RunsDir
+from kerneltune.agent.commands import Arch, AsJson, RunsDir, missing_for_export
 from kerneltune.agent.models.providers import KEY_VARIABLES
 from kerneltune.agent.settings import Environment, chosen_settings, config_files, environment, unknown_variables
 from kerneltune.agent.view import text as words
@@ -127,6 +126,6 @@ def of_this_program(environment: Environment, folder: Path) -> "Iterator[Finding
     yield Finding("settings", None, ", ".join(there) or "no kerneltune.toml; defaults hold (optimize config)")
     for variable, hint in unknown_variables().items():
         yield Finding("settings", None, f"{variable} is no setting; {hint}", f"unset {variable}")
-    missing = [name for name in EXPORT_PACKAGES if importlib.util.find_spec(name) is None]
+    missing = missing_for_export()
     value = f"not installed: {', '.join(missing)}; optimize export needs them" if missing else "installed"
     yield Finding("export", None if missing else True, value, "pip install 'kerneltune[export]'" if missing else "")

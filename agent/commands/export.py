@@ -1,7 +1,6 @@
 """`optimize export`: finds the stored runs, places their tasks, makes rows of training data, and writes the folder."""
 
 import contextlib
-import importlib.util
 import json as jsonlib
 import shlex
 import sys
@@ -19,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kerneltune.agent import complete
-from kerneltune.agent.commands import EXPORT_PACKAGES, AsJson, RunsDir, require_record
+from kerneltune.agent.commands import AsJson, RunsDir, missing_for_export, require_record
 from kerneltune.agent.export.base import FORMATS, formats_of, near
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view import text as words
@@ -173,8 +172,7 @@ def export(
     Exit code 0: rows were written; 1: none passed the filters; 2: bad input.
     """
     settings = chosen_settings(locals())
-    missing = [name for name in EXPORT_PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := missing_for_export():
         raise Unfit(f"exports need {', '.join(missing)}: pip install 'kerneltune[export]'")
     from kerneltune.agent.export.card import notices
     from kerneltune.agent.record.store import Store

@@ -392,17 +392,18 @@ PROTOCOL_VERSION = "2"  # of everything that a quoted time depends on; receipts 
 
 def versions() -> dict[str, str]:
     """Version of kerneltune, torch, triton, Python and the platform."""
-    found = {name: _version(name) for name in ("kerneltune", "torch", "triton", "numpy")}
+    found = {name: version_of(name) or "not installed" for name in ("kerneltune", "torch", "triton", "numpy")}
     return found | {"python": platform.python_version(), "platform": platform.platform(terse=True)}
 
 
-def _version(name: str) -> str:
+def version_of(name: str) -> str | None:
+    """The version of an installed package; None where it is not installed."""
     from importlib import metadata  # 30 ms, which a command that only shows has no use for
 
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return None
 
 
 def evaluator_sha256() -> str:

@@ -21,7 +21,7 @@ from kerneltune.tools.backends import device_backend, gpu_info
 from kerneltune.tools.backends.base import Backend, CompiledImage, DeviceError, GpuLock, SharedBuffer
 from kerneltune.tools.judge.correctness.problem import expanded
 from kerneltune.tools.judge.correctness.reference_model import free_cached
-from kerneltune.tools.judge.execution.correctness_run import Images
+from kerneltune.tools.judge.execution.correctness_run import Images, images_for
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
 from kerneltune.tools.judge.service.admission import too_large
 from kerneltune.tools.judge.service.quick_check import QuickCheck
@@ -317,7 +317,7 @@ class JudgeSession:
     def _counters(self, plan: Plan, images: Images) -> dict[str, Json]:
         """What ncu counts, or why it does not: the verdict stands without it. The GPU is still this judge's own; what
         ncu does would disturb another's times."""
-        its, started_s = [images[kernel.sha256] for kernel in plan.kernels], time.monotonic()
+        its, started_s = images_for(plan, images), time.monotonic()
         try:
             with self._reader or CounterReader() as reader:
                 self._reader = None
