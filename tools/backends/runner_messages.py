@@ -176,11 +176,11 @@ class Shares:
 @dataclass(frozen=True)
 class Failed:
     """The plan failed, and the runner exits: its context may be lost. `refused`: the plan itself is at fault, before
-    anything ran. `unmapped`: the judge's memory could not be mapped, which is no plan's doing."""
+    anything ran. `no_memory`: the GPU's did not hold it, or the judge's could not be mapped: no fault of the plan's."""
 
     detail: str
     refused: bool = False
-    unmapped: bool = False
+    no_memory: bool = False
     kind: Literal["failed"] = "failed"
 
 

@@ -165,7 +165,7 @@ def test_a_runner_is_asked_for_when_it_is_first_needed_and_kept() -> None:
     [
         (failing, Status.CRASHED, "ILLEGAL_ADDRESS"),
         (always(Failed("no such kernel", refused=True)), Status.REJECTED, "no such kernel"),
-        (always(Failed("cuMemMap: out of memory", unmapped=True)), Status.UNCHECKED, "cuMemMap"),
+        (always(Failed("cuMemMap: out of memory", no_memory=True)), Status.UNCHECKED, "cuMemMap"),
         (dying, Status.CRASHED, "died"),
         (always({"kind": "verdict", "status": "correct"}), Status.CRASHED, "died"),
         (always({"kind": "done", "extra": 1}), Status.CRASHED, "unknown fields"),

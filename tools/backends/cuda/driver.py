@@ -155,6 +155,7 @@ _TENSOR_MAP_BYTES = 128
 _LAZY_PEER_ACCESS = 1
 _STATIC_LIMIT = 48 << 10
 _NOT_FOUND = 500
+OUT_OF_MEMORY = 2
 
 
 class DriverError(DeviceError):

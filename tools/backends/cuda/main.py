@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kerneltune.tools.backends.base import CompiledImage
-from kerneltune.tools.backends.cuda.driver import PackingError, shrink_kept_memory
+from kerneltune.tools.backends.cuda.driver import OUT_OF_MEMORY, DriverError, PackingError, shrink_kept_memory
 from kerneltune.tools.backends.cuda.launcher import CudaLauncher
 from kerneltune.tools.backends.cuda.memory import DeviceBuffer, NotMapped
 from kerneltune.tools.backends.cuda.stage import CheckedPlan, TimedPlan
@@ -117,7 +117,10 @@ def _answered(runner: Runner, message: wire.WireMessage) -> Reply:
     except (ReplayError, NotAllowed, PackingError, DecodeError) as error:
         return Failed(_one_line(error), refused=True)
     except NotMapped as error:
-        return Failed(_one_line(error), unmapped=True)
+        return Failed(_one_line(error), no_memory=True)
+    except (DriverError, torch.OutOfMemoryError) as error:
+        no_memory = not isinstance(error, DriverError) or error.code == OUT_OF_MEMORY
+        return Failed(f"{type(error).__name__}: {_one_line(error)}", no_memory=no_memory)
     except (RuntimeError, ValueError, TypeError, LookupError, NotImplementedError, MemoryError) as error:
         return Failed(f"{type(error).__name__}: {_one_line(error)}")
 

@@ -156,12 +156,16 @@ def reached(
     chunks = []
     for at in range(0, true.shape[0], step):
         part = slice(at, at + step)
+        error = _Errors(given[part], true[part])
+        if error.largest == 0:  # a copy, a choice, a transposition: right whatever is allowed
+            chunks.append(_right(true[part]))
+            continue
         budget = kept.get(at) if kept else None
         if budget is None:
             budget = _Budget(expected, true[part], trusted[part], {name: rows[part] for name, rows in more.items()})
         if kept is not None:
             kept[at] = budget
-        chunks.append(_chunk(budget, true[part], given[part]))
+        chunks.append(_chunk(budget, error))
     if not chunks:
         nothing = torch.zeros(0, dtype=torch.bool)
         return GateOutcome(True, 0.0, 0.0, torch.zeros_like(exact, dtype=torch.bool), nothing, nothing)
@@ -183,7 +187,7 @@ def element_ratios(
     expected = _of_one_output(expected, exact)
     true, trusted, given = (as_rows(tensor) for tensor in (exact, native, got))
     budget = _Budget(expected, true, trusted, {name: as_rows(tensor) for name, tensor in extra.items()})
-    return budget.ratios(_errors(budget, true, given))[0].reshape(exact.shape)
+    return budget.ratios(*_Errors(given, true).sizes(budget))[0].reshape(exact.shape)
 
 
 def _of_one_output(expected: Expected, exact: Tensor) -> Expected:
@@ -191,45 +195,56 @@ def _of_one_output(expected: Expected, exact: Tensor) -> Expected:
     return replace(expected, reduction_length=longest)
 
 
-@dataclass(frozen=True)
 class _Errors:
-    """`size` is infinite where a NaN or an infinity is not where it should be, and 0 in `finite`; `largest`: of the
-    sizes; `lean`: away from zero counts up."""
+    """By how much a block of rows misses its answers. `largest` is NaN or infinite when one of them, or of the answers,
+    is."""
 
-    size: Tensor
-    finite: Tensor
-    largest: float
-    lean: Tensor
+    def __init__(self, got: Tensor, exact: Tensor) -> None:
+        self.exact, self._got = exact, got
+        self._signed = _arithmetic(got) - exact  # float64, as the answers are
+        self._size = self._signed.abs()
+        self.largest = float(self._size.max())
+
+    def sizes(self, budget: "_Budget") -> tuple[Tensor, Tensor]:
+        """Infinite where a NaN or an infinity is not where it should be; and the same with 0 in place of these."""
+        if budget.finite and math.isfinite(self.largest):
+            return self._size, self._size
+        rounded, actual = self.exact.to(budget.dtype).double(), self._got.double()
+        special = ~torch.isfinite(rounded) | ~torch.isfinite(actual)
+        same = (torch.isnan(rounded) & torch.isnan(actual)) | (rounded == actual)
+        self._signed = torch.where(special, 0.0, self._signed)
+        self._size = torch.where(special, 0.0, self._size)
+        size = torch.where(special, torch.where(same, 0.0, math.inf), self._size)
+        self.largest = float(size.max())
+        return size, self._size
+
+    def lean(self) -> Tensor:
+        """Away from zero counts up: the mean of each row. Asked for last."""
+        return self._signed.mul_(self.exact.sign()).mean(dim=1)
 
 
-def _errors(budget: "_Budget", exact: Tensor, got: Tensor) -> _Errors:
-    actual = got.double()
-    signed = actual - exact
-    size = signed.abs()
-    if budget.finite and math.isfinite(largest := float(size.max())):
-        return _Errors(size, size, largest, signed * exact.sign())
-    rounded = exact.to(budget.dtype).double()
-    special = ~torch.isfinite(rounded) | ~torch.isfinite(actual)
-    same = (torch.isnan(rounded) & torch.isnan(actual)) | (rounded == actual)
-    signed = torch.where(special, 0.0, signed)
-    finite = signed.abs()
-    size = torch.where(special, torch.where(same, 0.0, math.inf), finite)
-    return _Errors(size, finite, float(size.max()), signed * exact.sign())
-
-
-def _chunk(budget: "_Budget", exact: Tensor, got: Tensor) -> GateOutcome:
-    error = _errors(budget, exact, got)
-    ratios = budget.ratios(error)
+def _chunk(budget: "_Budget", error: _Errors) -> GateOutcome:
+    ratios = budget.ratios(*error.sizes(budget))
     worst = torch.stack([ratio.max() for ratio in ratios]).tolist()
+    if all(ratio <= 1 for ratio in worst):
+        return replace(_right(error.exact), ratio=max(worst), max_abs_error=error.largest, note=_bias(error.lean()))
     return GateOutcome(
-        ok=all(ratio <= 1 for ratio in worst),
+        ok=False,
         ratio=max(worst),
         max_abs_error=error.largest,
         wrong=~(ratios[0] <= 1),
         uneven=~(ratios[1] <= 1).squeeze(1),
-        tiles=~(ratios[2] <= 1) if len(ratios) > 2 else _no_tiles(exact),
-        note=_bias(error.lean),
+        tiles=~(ratios[2] <= 1) if len(ratios) > 2 else _no_tiles(error.exact),
+        note=_bias(error.lean()),
     )
+
+
+def _right(rows: Tensor) -> GateOutcome:
+    """Of a block of rows that do not miss their answers at all."""
+    high, wide = (size // TILE for size in rows.shape)
+    tiles = rows.new_zeros(high, wide, dtype=torch.bool) if high and wide else _no_tiles(rows)
+    none = torch.zeros_like(rows, dtype=torch.bool)
+    return GateOutcome(True, 0.0, 0.0, none, none.new_zeros(len(rows)), tiles)
 
 
 class _Budget:
@@ -237,62 +252,66 @@ class _Budget:
     from the answer alone, whatever is compared with it."""
 
     def __init__(self, expected: Expected, exact: Tensor, native: Tensor, extra: Mapping[str, Tensor]) -> None:
-        self.dtype = native.dtype
-        finite = torch.isfinite(exact.to(self.dtype).double())
-        self.finite = bool(finite.all())
-        terms = _Terms(expected, native, torch.where(finite, exact.abs(), 0.0), exact, extra)
-        self._envelope, self._rows = terms.envelope, terms.rms_budget(_row_rms)
+        terms = _Terms(expected, exact, native, extra)
+        self.dtype, self.finite = native.dtype, terms.finite
+        self._envelope, self._rows = terms.envelope(), terms.rms_budget(_row_rms)
         self._tiles = terms.rms_budget(_tile_rms) if min(exact.shape) >= TILE else None
 
-    def ratios(self, error: _Errors) -> list[Tensor]:
-        """Error by budget: of elements, of rows, and of tiles."""
-        of_tiles = [] if self._tiles is None else [_tile_rms(error.finite) / self._tiles]
-        return [error.size / self._envelope, _row_rms(error.finite) / self._rows, *of_tiles]
+    def ratios(self, size: Tensor, finite: Tensor) -> list[Tensor]:
+        """Error by budget: of elements, of rows, and of tiles; the last two of `finite`."""
+        of_tiles = [] if self._tiles is None else [_tile_rms(finite) / self._tiles]
+        return [size / self._envelope, _row_rms(finite) / self._rows, *of_tiles]
 
 
 KeptBudgets = dict[int, _Budget]  # of one output, by the first row of a block
 
 
 class _Terms:
-    """What the tolerance of a block of rows is made of. `value`: the size of the answers, 0 where they are not finite
-    in the output's format."""
+    """What the tolerance of a block of rows is made of. A memory's bandwidth bounds it, of which each pass over the
+    block takes 8 to 24 bytes an element; hence the sums in place, and norms in place of means of squares."""
 
-    def __init__(
-        self, expected: Expected, native: Tensor, value: Tensor, exact: Tensor, extra: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, expected: Expected, exact: Tensor, native: Tensor, extra: Mapping[str, Tensor]) -> None:
         u_op, u_acc = _units(expected)
         dtype, self._slack = native.dtype, extra.get("slack")
-        self._trusted = torch.nan_to_num((native.double() - exact).abs(), 0.0, 0.0, 0.0)
-        if is_float8(native):  # all of these values were rounded so: it says nothing of the arithmetic
-            self._trusted = (self._trusted - half_step(value, dtype)).clamp_min(0.0)
+        self._value = exact.abs()  # the size of the answers, 0 where they are not finite in the output's format
+        self._trusted = (_arithmetic(native) - exact).abs_()
+        top, missed = torch.stack([self._value.max(), self._trusted.max()])
+        self.finite = bool(torch.isfinite(top.to(dtype).double()))
+        if not self.finite:
+            self._value = torch.where(torch.isfinite(exact.to(dtype).double()), self._value, 0.0)
+        if not torch.isfinite(missed):
+            self._trusted.nan_to_num_(0.0, 0.0, 0.0)
         eight = dtype.itemsize == 1
+        if is_float8(native):  # all of these values were rounded so: it says nothing of the arithmetic
+            self._trusted = (self._trusted - half_step(self._value, dtype)).clamp_min(0.0)
         # half a step where numbers are densest
         tiny = 2.0**-24 if dtype == torch.float16 else torch.finfo(torch.float32 if eight else dtype).tiny
-        self._floor = torch.full_like(value[:, :1], tiny)
+        self._floor = torch.full_like(self._value[:, :1], tiny)
         length, noise = expected.reduction_length, extra.get("noise")
+        # times `_storing`, what storing an output may change: nothing of a probe, whose answers are exact in its format
+        self._stored = half_step(self._value, dtype) if eight else self._value
         if expected.bits is None:
-            self._terms = (value.square() + (_row_rms(value) if noise is None else _lifted(noise)).square()).sqrt()
+            self._terms = torch.hypot(self._value, _row_rms(self._value) if noise is None else _lifted(noise))
             self._widest = 4 * u_op + expected.lenience * max(6.5 * math.sqrt(length), 16) * u_acc
             self._typical = 2 * u_op + expected.lenience * max(4 * math.sqrt(length / 6), 8) * u_acc
             if expected.one_hot:
                 self._typical = self._widest
-            self._stored = half_step(value, dtype) if eight else 2 * _OUTPUTS[dtype] * value
-            self._floor += _RESOLVED * _largest(value)
+            self._storing = 1.0 if eight else 2 * _OUTPUTS[dtype]
+            self._floor += _RESOLVED * _largest(self._value)
         else:
-            self._terms = value if noise is None else torch.maximum(value, noise / _NOISE_OF_A_PRODUCT)
+            self._terms = self._value if noise is None else torch.maximum(self._value, noise / _NOISE_OF_A_PRODUCT)
             self._widest = self._typical = 2.0**-expected.bits
-            self._stored = torch.zeros_like(value)  # the answers of a probe are exact in the output's format
+            self._storing = 0.0
 
-    @property
     def envelope(self) -> Tensor:
         """Return the largest error that is allowed, of each element."""
-        bound = self._widest * self._terms + self._stored + self._floor
-        bound = bound + 4 * self._trusted.amax(dim=1, keepdim=True)
-        return bound if self._slack is None else bound + self._slack
+        bound = (self._widest * self._terms).add_(self._stored, alpha=self._storing)
+        bound += self._floor + 4 * self._trusted.amax(dim=1, keepdim=True)
+        return bound if self._slack is None else bound.add_(self._slack)
 
     def rms_budget(self, rms: Callable[[Tensor], Tensor]) -> Tensor:
         """The largest root mean square of the errors that is allowed, of each row or tile."""
-        budget = self._typical * rms(self._terms) + rms(self._stored) + 2 * rms(self._trusted)
+        budget = self._typical * rms(self._terms) + self._storing * rms(self._stored) + 2 * rms(self._trusted)
         if self._slack is not None:
             budget = budget + rms(self._slack)
         return budget + rms(self._floor.expand_as(self._terms))
@@ -305,6 +324,11 @@ def _units(expected: Expected) -> tuple[float, float]:
     return u_op, 2.0**-53 if expected.precision == "float64" else 2.0**-24
 
 
+def _arithmetic(tensor: Tensor) -> Tensor:
+    """Itself; of float8, which torch cannot subtract, as float64."""
+    return tensor.double() if is_float8(tensor) else tensor
+
+
 def _largest(value: Tensor) -> Tensor:
     """The largest value of each row; of a row of zeros, that of all rows: what made it zero was not smaller."""
     rows = value.amax(dim=1, keepdim=True)
@@ -312,7 +336,7 @@ def _largest(value: Tensor) -> Tensor:
 
 
 def _row_rms(rows: Tensor) -> Tensor:
-    return rows.square().mean(dim=1, keepdim=True).sqrt()
+    return torch.linalg.vector_norm(rows, dim=1, keepdim=True) / math.sqrt(rows.shape[1])
 
 
 def _lifted(noise: Tensor) -> Tensor:
@@ -329,13 +353,12 @@ def _no_tiles(rows: Tensor) -> Tensor:
 def _tile_rms(rows: Tensor) -> Tensor:
     """Root mean square of each whole 64 x 64 tile; what is left over at the edges is covered by the rows."""
     high, wide = (size // TILE for size in rows.shape)
-    tiles = rows[: high * TILE, : wide * TILE].reshape(high, TILE, wide, TILE)
-    return tiles.square().mean(dim=(1, 3)).sqrt()
+    tiles = rows[: high * TILE, : wide * TILE].unflatten(1, (wide, TILE)).unflatten(0, (high, TILE))  # never a copy
+    return torch.linalg.vector_norm(tiles, dim=(1, 3)) / TILE
 
 
-def _bias(lean: Tensor) -> str:
+def _bias(means: Tensor) -> str:
     """A remark when errors lean towards zero or away from it in row after row: truncation, or a dropped term."""
-    means = lean.mean(dim=1)
     spread = float(means.std()) if means.numel() >= _FEWEST_ROWS else 0.0
     if not spread:
         return ""

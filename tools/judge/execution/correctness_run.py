@@ -126,7 +126,7 @@ class PlanChecker:
             self._forget()
 
     def _load(self, drawn: Drawn, *, strict: bool) -> GuardedMemory:
-        most_bytes = self._backend.memory_bytes()[0] // 2
+        most_bytes = self._backend.memory_bytes()[1] // 2  # of all: what others use is not the plan's fault
         scratch = self._backend.scratch_bytes(self._plan, self._images)
         memory = GuardedMemory(self._plan, drawn, scratch, self._backend.allocate, most_bytes=most_bytes, strict=strict)
         fds: list[int] = []

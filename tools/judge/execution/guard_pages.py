@@ -201,7 +201,7 @@ class GuardedMemory:
         wanted = allocations_of(plan, drawn, scratch, strict=strict)
         own = sum(w.nbytes for w in wanted if w.own)
         if own > most_bytes:
-            raise ReplayError(f"the plan needs {own >> 20} MiB of workspace; {most_bytes >> 20} MiB are free")
+            raise ReplayError(f"the plan needs {own >> 20} MiB of workspace; it may have {most_bytes >> 20}")
         self.places, sizes = places_for(wanted, page_bytes, 0 if strict else MARGIN_BYTES)
         self.nbytes = sum(sizes)
         self._by_name = {place.name: place for place in self.places}

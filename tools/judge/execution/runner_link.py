@@ -40,9 +40,12 @@ class RunnerFailed(Exception):
     @property
     def cause(self) -> Cause | None:
         """What is known of it: a fault of memory is told apart where guard pages are looked at."""
-        return {Status.TIMED_OUT: Cause.RUNNING, Status.WRONG: Cause.OVERWRITES, Status.CRASHED: Cause.RUNNER_DIED}.get(
-            self.status
-        )
+        return {
+            Status.TIMED_OUT: Cause.RUNNING,
+            Status.WRONG: Cause.OVERWRITES,
+            Status.CRASHED: Cause.RUNNER_DIED,
+            Status.UNCHECKED: Cause.MEMORY,
+        }.get(self.status)
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,7 @@ class RunnerLink:
 
 
 def _status(failed: Failed) -> Status:
-    if failed.unmapped:
+    if failed.no_memory:
         return Status.UNCHECKED
     return Status.REJECTED if failed.refused else Status.CRASHED
 
