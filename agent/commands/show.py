@@ -40,7 +40,7 @@ from kerneltune.agent.view.output import (
     short,
     standard_page,
 )
-from kerneltune.tools.schema import evidence
+from kerneltune.tools.reflect import evidence_in_words
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.plan import Kernel, Plan
@@ -566,7 +566,7 @@ def _measured(record: Attempt) -> Iterator[tuple[str, str]]:
     if record.variant:
         yield "variant", record.variant
     if record.verdict:
-        yield from evidence.in_words(record.verdict)
+        yield from evidence_in_words(record.verdict)
 
 
 def _tables(shown: ShownAttempt) -> Iterator[RenderableType]:

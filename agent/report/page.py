@@ -39,8 +39,8 @@ from kerneltune.agent.report.data import (
 from kerneltune.agent.report.text import Sanitizer, diff, source, transcripts
 from kerneltune.agent.view import text as words
 from kerneltune.tools.backends.base import throttled
+from kerneltune.tools.reflect import evidence_in_words
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.evidence import in_words
 from kerneltune.tools.schema.verdict import NOT_IN_FULL, Comparison, Status
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def facts(material: RunData) -> list[Evidence]:
     versions = ", ".join(f"{k} {run.versions[k]}" for k in _VERSIONS if k in run.versions)
     found = [("versions", versions), ("compiled for", run.arch), *_gpu(material)]
     found += [*_clocks(material.process), *_measurement(told)]
-    found += in_words(material.best.judged) if material.best else []
+    found += evidence_in_words(material.best.judged) if material.best else []
     found += [*_protocol(told), *_cases(told), *_sandbox(material)]
     return [(name, value) for name, value in found if value]
 
