@@ -159,7 +159,7 @@ def bench_opened(
 
     event = run_started(opened, AUTHOR, f"optimize bench, {len(candidates)} files", {"max_attempts": len(candidates)})
     folder = settings.runs_dir / event.run_id if store else None
-    view.folder, view.book = folder, ReceiptBook(folder, opened.setting)
+    view.folder, view.book = folder, opened.receipts(folder)
     emit = fan_out(*([store.write] if store else []), view)
     tracker = AttemptTracker(
         event.run_id, opened.task, opened.tools, emit, keep=view.keep, place=opened.workshop.place,

@@ -104,7 +104,7 @@ def _repeat(
 ) -> "Verification":
     """Judge a stored attempt again, compare, and store the event and the receipt."""
     from kerneltune.agent.attempt import rank_key
-    from kerneltune.agent.record.folder import ReceiptBook, folder_of
+    from kerneltune.agent.record.folder import folder_of
     from kerneltune.agent.repeat import repeated
 
     old, attempt_id, source = attempt.judged, attempt.attempt_id, attempt.source
@@ -114,7 +114,7 @@ def _repeat(
     verdict = update.failure or opened.tools.benches.bench(update, tier)
     bench_s = time.perf_counter() - started
     outcome = repeated(old, verdict, same_gpu=place.gpu == run.gpu)
-    book = ReceiptBook(folder_of(settings.runs_dir, run.run_id), opened.setting)
+    book = opened.receipts(folder_of(settings.runs_dir, run.run_id))
     receipt, path = book.keep_again(attempt_id, source, update, verdict, tier if place.gpu else None)
     event = Verified(
         run.run_id,

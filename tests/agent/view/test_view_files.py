@@ -90,7 +90,7 @@ def test_a_file_that_is_judged_again_is_shown_again_and_counted_once() -> None:
     early = replace(verdict(4, Status.CORRECT), pending=("compile-max",))
     for event in BEGIN:
         view(event)
-    view.book = ReceiptBook(None, lambda: SETTING)
+    view.book = ReceiptBook(None, SETTING, dict)
     view.keep("r-1/1", "x = 1", Update(), early, "judged")
     view(Judged("r-1", "r-1/1", early, 3.0, False, (200.0,), at=NOW))
     view(JudgingAgain("r-1", "r-1/1", "judged", at=NOW))
