@@ -8,9 +8,8 @@ import base64
 import hashlib
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from importlib import resources
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,8 +19,7 @@ from markupsafe import Markup
 from kerneltune.agent.attempt import Attempt, Expectation
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.record.trajectory import JUDGED_FILES, Message, Trajectory
-from kerneltune.agent.report import chart
-from kerneltune.agent.report.chart import VerdictLook, curve, look, roof, series, spread
+from kerneltune.agent.report.chart import NARROW, WIDE, VerdictLook, curve, look
 from kerneltune.agent.report.data import (
     RunData,
     ancestors,
@@ -90,15 +88,8 @@ def moment(at: float) -> str:
         return "at an unknown time"
 
 
-def both(shown: Sanitizer, draw: Callable[[float], Markup]) -> tuple[Markup, Markup]:
-    """A drawing at both widths."""
-    return shown.drawing(draw(chart.WIDE)), shown.drawing(draw(chart.NARROW))
-
-
 def _run_values(material: RunData, shown: Sanitizer) -> dict[str, object]:
     run = material.trajectory
-    blocks = series(material)
-    above = roof(material)
     return {
         "title": f"{run.run.task}: {run.run.run_id}",
         "material": material,
@@ -109,11 +100,7 @@ def _run_values(material: RunData, shown: Sanitizer) -> dict[str, object]:
         "counts": counts(run),
         "tiles": _tiles(material),
         "baselines": ranked(material.best) if material.best else [],
-        "curve": both(shown, partial(curve, material)) if run.attempts else None,
-        "roof": above,
-        "roof_drawn": both(shown, above.draw) if above else None,
-        "spread": both(shown, partial(spread, blocks)) if blocks else None,
-        "series": blocks,
+        "curve": [shown.drawing(curve(material, width)) for width in (WIDE, NARROW)] if run.attempts else None,
         "best": _best(material, shown),
         "attempts": run.attempts,
         "costs": cost_lines(run),

@@ -11,7 +11,6 @@ from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event, RunResumed, RunStarted
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.record.trajectory import trajectory
-from kerneltune.agent.report.chart import roof
 from kerneltune.agent.report.data import Claim, RunData, claim, number, ranked
 from kerneltune.agent.report.page import facts, moment, run_page, shows, steps
 from kerneltune.tools.schema.verdict import Comparison, Status, Verdict
@@ -200,20 +199,3 @@ def test_what_was_judged_from_files_has_no_command_that_runs_it_again() -> None:
 def test_a_model_at_another_address_is_said_to_have_been_there() -> None:
     assert "takes --base-url too" in of_author("openai:some-model", base_url="http://127.0.0.1:8000/v1")
     assert "--base-url" not in of_author("openai:some-model")
-
-
-@pytest.mark.parametrize(
-    ("gpu", "case", "words"),
-    [
-        ("NVIDIA H200", {"bytes_moved": 1 << 28, "flops": 0}, "one slope and no ridge"),
-        ("NVIDIA H200", {"bytes_moved": 1 << 28}, "How many FLOP"),
-        ("NVIDIA H200", {"flops": 1 << 40}, "How many bytes the task moves was not noted"),
-        ("Strange GPU", {"bytes_moved": 1 << 28, "flops": 1 << 40}, "The rates of Strange GPU are not known here"),
-    ],
-)
-def test_why_there_is_no_roofline_is_the_true_reason(gpu: str, case: dict[str, int], words: str) -> None:
-    told = receipt("x")
-    told["task"] = {"precision": "float32", "cases": [{"name": "main", **case}]}
-    drawn = roof(material(events(gpu=gpu), told))
-    assert drawn is not None
-    assert words in drawn.note
