@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson, RunsDir, missing_for_export, require_record
 from kerneltune.agent.export.base import FORMATS, formats_of, near
 from kerneltune.agent.settings import chosen_settings
@@ -74,7 +73,6 @@ class ExportRequest:
             metavar="FORMAT",
             help="What rows look like; may be given again.",
             negative="",
-            completer=complete.formats,
         ),
     ]
     output: Annotated[Path, Parameter(metavar="DIR", name=["--output", "-o"], help="The folder to write.")]
@@ -86,7 +84,6 @@ class ExportRequest:
             metavar="TASK",
             help="Only runs of this task; may be given again.",
             negative="",
-            completer=complete.stored_tasks,
         ),
     ] = ()
     authors: Annotated[
@@ -96,7 +93,6 @@ class ExportRequest:
             metavar="NAME",
             help="Only runs by this author, or provider; may be given again.",
             negative="",
-            completer=complete.authors,
         ),
     ] = ()
     only_providers: Annotated[str | None, Parameter(metavar="NAMES", help="Only words of these: openai,offline.")] = (

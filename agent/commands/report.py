@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson, RunsDir, require_record
 from kerneltune.agent.export.privacy import names_known
 from kerneltune.agent.record.folder import folder_of, receipt_path, write_whole
@@ -52,9 +51,7 @@ Examples:
 def report(
     *runs: Annotated[
         str,
-        Parameter(
-            metavar="RUN", help="A stored run, or the start of its id; several make a suite.", completer=complete.runs
-        ),
+        Parameter(metavar="RUN", help="A stored run, or the start of its id; several make a suite."),
     ],
     output: Annotated[
         Path | None,

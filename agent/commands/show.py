@@ -19,7 +19,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kerneltune.agent import complete
 from kerneltune.agent.attempt import Attempt, GivenFile, RunStart, point_of
 from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, Verdict
 from kerneltune.agent.events import RunStarted, Updated, Verified
@@ -85,7 +84,7 @@ Examples:
 def show(
     name: Annotated[
         str,
-        Parameter(help="A run, or RUN/NUMBER for an attempt, or the start of either.", completer=complete.attempts),
+        Parameter(help="A run, or RUN/NUMBER for an attempt, or the start of either."),
     ],
     /,
     *,
@@ -97,9 +96,7 @@ def show(
     ptx: Annotated[bool, Parameter(help="Only the PTX that its kernels are assembled from.", negative="")] = False,
     against: Annotated[
         str | None,
-        Parameter(
-            metavar="ATTEMPT", help="With --sass or --ptx: what differs from this one.", completer=complete.attempts
-        ),
+        Parameter(metavar="ATTEMPT", help="With --sass or --ptx: what differs from this one."),
     ] = None,
     verdict: Verdict = None,
     min_speedup: MinSpeedup = None,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from kerneltune.agent import complete
 from kerneltune.agent.attempt import GivenFile
 from kerneltune.agent.commands import Arch, AsJson, NoColour, RunsDir, Tier, Unsandboxed
 from kerneltune.agent.events import Note, RunStarted, Verified
@@ -50,13 +49,11 @@ Examples:
 def verify(
     attempt: Annotated[
         str,
-        Parameter(help="RUN/NUMBER, a run (its best attempt), or the start of either.", completer=complete.attempts),
+        Parameter(help="RUN/NUMBER, a run (its best attempt), or the start of either."),
     ],
     /,
     *,
-    task: Annotated[
-        str | None, Parameter(help="The run's task file, if it lies elsewhere now.", completer=complete.python_files)
-    ] = None,
+    task: Annotated[str | None, Parameter(help="The run's task file, if it lies elsewhere now.")] = None,
     tier: Tier = None,
     arch: Arch = None,
     runs_dir: RunsDir = None,

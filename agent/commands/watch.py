@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from kerneltune.agent import complete
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.commands import AsLines, RunsDir, no_runs, require_record
 from kerneltune.agent.events import Event
@@ -55,9 +54,7 @@ The start of an id will do.
 def watch(
     run: Annotated[
         str | None,
-        Parameter(
-            metavar="RUN", help="A run, or the start of its id; without one, the newest.", completer=complete.runs
-        ),
+        Parameter(metavar="RUN", help="A run, or the start of its id; without one, the newest."),
     ] = None,
     /,
     *,

@@ -8,15 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from kerneltune.agent import complete
 from kerneltune.agent.cli import ABOUT, CODES, app, exit_code
-from kerneltune.agent.complete import VERDICTS
-from kerneltune.agent.export.base import FORMATS
+from kerneltune.agent.commands import VerdictName
 from kerneltune.agent.models.types import KeyRejected
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import FIELDS
@@ -34,7 +32,6 @@ def scores(q, k):
 def constant(x):
     return torch.zeros_like(x)
 """
-Offer = Callable[["Words"], complete.Offers]
 COMMANDS = sorted(name for name in app if not name.startswith("-"))
 
 
@@ -283,70 +280,8 @@ def test_a_task_that_nothing_passes_is_told_and_exits_with_1(tmp_path: Path) -> 
     assert (check.returncode, "writes zeros" in check.stdout) == (1, True)
 
 
-def offered(tmp_path: Path, *words: str) -> list[str]:
-    """What is offered for the last word."""
-    lines = optimize("__complete", *words, cwd=tmp_path).stdout.partition("\x1fbegin\n")[2].splitlines()
-    return [line.partition("\t")[0] for line in lines]
-
-
-def test_a_shell_is_offered_tasks_runs_formats_and_one_s_own_functions(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(MINE)
-    with Store.open(tmp_path / "runs") as store:
-        store.write(started("20260101-120000-softmax-ab12"))
-    assert {"softmax", "mine.py"} <= set(offered(tmp_path, "--task", ""))
-    assert offered(tmp_path, "show", "") == ["20260101-120000-softmax-ab12"]
-    assert offered(tmp_path, "show", "--runs-dir", "elsewhere", "") == []
-    assert offered(tmp_path, "export", "--format", "") == list(FORMATS)
-    assert offered(tmp_path, "init", "mine.py:") == ["mine.py:scores", "mine.py:constant"]
-    (tmp_path / "kerneltune.toml").write_text("nonsense = [")
-    assert "softmax" in offered(tmp_path, "--task", "")
-
-
-class Words:
-    """A command line of which nothing but the last word, and --runs-dir, is typed."""
-
-    def __init__(self, incomplete: str, runs_dir: str | None = None) -> None:
-        self.incomplete, self.raw = incomplete, runs_dir
-
-    def get(self, name: str) -> "Words | None":
-        return self if name == "--runs-dir" and self.raw else None
-
-
-@pytest.mark.parametrize("offer", [complete.python_files, complete.definitions, complete.runs, complete.attempts])
-@pytest.mark.parametrize("word", ["~nosuchuser/", "~nosuchuser/m.py:", "a/"])
-def test_a_home_of_nobody_offers_nothing_to_init_and_complete(offer: Offer, word: str) -> None:
-    assert list(offer(Words(word, "~nosuchuser"))) == []
-
-
-def test_a_folder_that_is_gone_or_settings_that_name_nobody_s_home_offer_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert list(complete.runs(Words(""))) == []
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("KERNELTUNE_RUNS_DIR", "~nosuchuser/runs")
-    assert list(complete.runs(Words(""))) == []
-
-
-def test_a_file_among_many_names_is_offered_to_init_and_complete(tmp_path: Path) -> None:
-    for number in range(250):
-        (tmp_path / f"a{number}.txt").touch()
-        (tmp_path / f"m{number}.py").touch()
-    (tmp_path / "z.py").touch()
-    (tmp_path / "zoo").mkdir()
-    offered_all = [word for word, _ in complete.python_files(Words(f"{tmp_path}/"))]
-    assert (len(offered_all), offered_all[-1]) == (201, f"{tmp_path}/zoo/")
-    assert [word for word, _ in complete.python_files(Words(f"{tmp_path}/Z"))] == [
-        f"{tmp_path}/z.py",
-        f"{tmp_path}/zoo/",
-    ]
-
-
-def test_what_is_offered_is_what_there_is() -> None:
-    assert set(VERDICTS) == {"accepted", *(status.value for status in Status)}
+def test_every_verdict_can_be_asked_for() -> None:
+    assert set(get_args(VerdictName)) == {"accepted", *(status.value for status in Status)}
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
