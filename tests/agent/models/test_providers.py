@@ -80,11 +80,11 @@ def test_a_script_needs_no_sdk_and_neither_does_choosing(tmp_path: Path) -> None
     assert done.stdout.strip() == "set()"
 
 
-def test_keys_are_named_by_doctor_and_never_shown(tmp_path: Path) -> None:
+def test_keys_are_named_by_doctor_and_never_shown() -> None:
     said = {}
     for keys in ((), ("openai",)):
         there = Environment(keys, server_key="", term="", no_color=False, ci=True)
-        (said[keys],) = (found for found in of_this_program(there, tmp_path) if found.name == "API keys")
+        (said[keys],) = (found for found in of_this_program(there) if found.name == "API keys")
     assert said[("openai",)].value == "set: openai"
     assert (said[()].ok, "offline" in said[()].value) == (None, True)
     assert said[()].remedy == "export ANTHROPIC_API_KEY=… or OPENAI_API_KEY=…"
