@@ -95,9 +95,6 @@ class ExportRequest:
             negative="",
         ),
     ] = ()
-    only_providers: Annotated[str | None, Parameter(metavar="NAMES", help="Only words of these: openai,offline.")] = (
-        None
-    )
     where: Annotated[
         tuple[str, ...],
         Parameter(metavar="TEST", help="Only rows of which this holds, such as speedup>=1.2.", negative=""),
@@ -224,7 +221,8 @@ def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
     from kerneltune.agent.export.rewards import rejection_sampling
     from kerneltune.agent.record.store import WAY_OUT
 
-    formats, where = formats_of(asked.formats), _where(asked)
+    formats = formats_of(asked.formats)
+    _check_where(asked)
     sampling = None if asked.rejection_sampling is None else rejection_sampling(asked.rejection_sampling)
     until, sources = store.last_seq(), store.task_sources()
     runs = _chosen(store, asked, until, sources)
@@ -239,7 +237,7 @@ def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
         asked.form,
         placements,
         tuple(asked.rewards),
-        where,
+        asked.where,
         not asked.no_duplicates,
         sampling,
         names_known(store.machines()),
@@ -247,15 +245,14 @@ def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
     )
 
 
-def _where(asked: ExportRequest) -> tuple[str, ...]:
-    from kerneltune.agent.export.provenance import only_providers, predicate
+def _check_where(asked: ExportRequest) -> None:
+    """Raises UsageError for a condition that makes no sense."""
+    from kerneltune.agent.export.provenance import predicate
     from kerneltune.agent.export.rewards import rewards_of
 
-    where = (*asked.where, *(() if asked.only_providers is None else (only_providers(asked.only_providers),)))
-    predicate(where, [r.name for r in rewards_of(asked.rewards)])
-    if asked.no_duplicates and (spec := next((w for w in where if "exact_" in w or "near_" in w), None)):
+    predicate(asked.where, [r.name for r in rewards_of(asked.rewards)])
+    if asked.no_duplicates and (spec := next((w for w in asked.where if "exact_" in w or "near_" in w), None)):
         raise UsageError(f"--where {spec!r} needs to know the duplicates; leave out --no-duplicates")
-    return where
 
 
 def _chosen(

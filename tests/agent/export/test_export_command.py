@@ -351,7 +351,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing_half_valid(runs_dir: Path, tmp
         (["--format", "kto", "--author", "nobody"], "nobody"),
         (["--format", "kto", "--test", "1.5"], "1.5"),
         (["--format", "kto", "--leak-check", "nowhere"], "nowhere"),
-        (["--format", "kto", "--only-providers", "antropic"], "anthropic"),
+        (["--format", "kto", "--where", "provider=antropic"], "did you mean anthropic"),
         (["--format", "kto", "--no-duplicates", "--where", "near_first=true"], "leave out --no-duplicates"),
         (["--format", "kto", "--task", "softmaxx", "--task", "rms_norm_ragged"], "no run of task 'softmaxx'"),
         (["--format", "kto", "--rejection-sampling", "tua=0.3"], "it has tau"),
