@@ -87,12 +87,6 @@ class RunData:
         """The attempts that have a time."""
         return [a for a in self.trajectory.attempts if timing_of(a)]
 
-    @property
-    def process(self) -> Json:
-        """What the receipt's judge noted of its last process: a confirmation has several."""
-        processes = dig(self.receipt, "evidence", "processes")
-        return processes[-1] if isinstance(processes, list) and processes else dig(self.receipt, "evidence")
-
 
 def dig(value: Json, *path: str | int) -> Json:
     """What lies at a path of a JSON value; None where something is missing or of another type."""
