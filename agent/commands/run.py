@@ -127,10 +127,10 @@ def _run_shown(
     from kerneltune.agent.attempt import Controls, StopReason
     from kerneltune.agent.events import Note
     from kerneltune.agent.view.live import close_view, open_view
-    from kerneltune.agent.view.output import choose_view
+    from kerneltune.agent.view.output import can_show_screen, choose_view
     from kerneltune.tools.task.load import find_task
 
-    choice = choose_view(environment, is_terminal=sys.stderr.isatty(), json=json, plain=plain)
+    choice = choose_view(environment, is_terminal=can_show_screen(sys.stderr), json=json, plain=plain)
     if task is not None:
         find_task(task)  # a misspelt task should not clear the screen first
     controls = Controls()

@@ -22,8 +22,8 @@ from kerneltune.agent.view.state import ViewState
 from kerneltune.tools.schema.codec import one_line
 
 POLL_S = 0.4
-IDLE_LIMIT_S = 5.0
 MAX_SPEED = 1000.0  # more is "max": all at once
+_IDLE_LIMIT_S = 5.0  # of a playback: a longer silence of the run lasts only so long, before its speed divides it
 _STEP_S = 0.05  # of a playback: so soon it obeys a key
 _ALIVE_EVERY_S = 2.0
 _BETWEEN_PROCESSES_S = 1.0  # of the time in which nobody worked on the run
@@ -43,7 +43,6 @@ class Playback:
         process: Callable[[], RunProcess],
         *,
         speed: float | None = None,
-        idle_limit_s: float = IDLE_LIMIT_S,
         controls: Controls | None = None,
     ) -> None:
         self.speed, self.controls = speed, controls or Controls()
@@ -51,7 +50,7 @@ class Playback:
         self.last_at = 0.0  # the recorded clock of the latest event
         self.ended = False  # by the last event that says so; a resumed run goes on
         self.reading = True  # the record holds more than was given
-        self._more, self._process, self._idle_limit_s = more, process, idle_limit_s
+        self._more, self._process = more, process
         self._clock = 0.0  # the recorded clock, which goes on between two events
         self._stays = False  # at the end of a run that was over, somebody looks at it
 
@@ -105,7 +104,7 @@ class Playback:
         """Until it is the event's time. A pause, also one by Ctrl-Z, does not count."""
         self.controls.wait()
         gap_s = self._at(event) - self.last_at if self.last_at else 0.0
-        limit_s = _BETWEEN_PROCESSES_S if self.ended or isinstance(event, RunResumed) else self._idle_limit_s
+        limit_s = _BETWEEN_PROCESSES_S if self.ended or isinstance(event, RunResumed) else _IDLE_LIMIT_S
         played_s, lasts_s = 0.0, min(gap_s, limit_s)
         while played_s < lasts_s and (speed := self._pace):
             before_s = self.controls.clock_s
