@@ -104,7 +104,7 @@ def bench(
         code = bench_opened(stack.enter_context(session(shop, task_file)), [candidate], settings, view, store)
     if code == 130:
         raise KeyboardInterrupt
-    return view.files[0].verdict
+    return view.judged[0].judged
 
 
 def _task_name(task: str | Path | Task) -> str:
