@@ -111,7 +111,7 @@ MISTAKES = {
     "zzz": "no command 'zzz'; commands: bench, completion",
     "runs --jsno": "runs has no flag --jsno; did you mean --json?",
     "runs --limit ten": "--limit 'ten' is not a whole number",
-    "runs --verdict corect": "--verdict 'corect': did you mean correct?",
+    "runs --verdict corect": "did you mean correct?",
     "--task softmax --effort hihg": "--effort 'hihg' is not one of low, medium, high, xhigh, max; did you mean high?",
     "--task softmax --max-cost $2": "--max-cost '$2' is not a number",
     "--task softmax --model antropic": "did you mean anthropic?",
