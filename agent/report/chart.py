@@ -2,7 +2,7 @@
 those of the page's classes, and a verdict's meaning is never in the colour alone.
 
 It is drawn for a width, so that its letters keep their size: once for a wide page, once for a narrow one.
-Words that come in must be plain and without secrets (`Sanitizer.line`); they are made plain, cut and escaped here.
+All its words are ours: numbers, verdicts, tiers and the names of our baselines.
 """
 
 import math
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from markupsafe import Markup, escape
-from rich.cells import cell_len, set_cell_size
 
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.report.data import (
@@ -21,7 +20,6 @@ from kerneltune.agent.report.data import (
 )
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.text import verdict_style
-from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.verdict import Comparison, Status
 
 WIDE, NARROW = 840, 350
@@ -35,12 +33,6 @@ _MARKS = {
     "plus": "m-{t} 0h{v}m-{t}-{t}v{v}",
     "bar": "m0-{t}v{v}",
 }
-
-
-def short(text: str, most: int) -> str:
-    """At most so many columns of a text on one line; wide characters take two."""
-    line = one_line(text)
-    return line if cell_len(line) <= most else set_cell_size(line, most - 1).rstrip() + "…"
 
 
 @dataclass(frozen=True)
@@ -96,11 +88,10 @@ def around(values: Iterable[float], *, log: bool, room: float = 0.06) -> tuple[f
     return low - more, high + more
 
 
-def text(x: float, y: float, said: str, *, style: str = "", anchor: str = "start", most: int = 90) -> str:
+def text(x: float, y: float, said: str, *, style: str = "", anchor: str = "start") -> str:
     """Words at a place."""
-    shown = escape(short(said, most))
     where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}"{_of(style)}{where}>{shown}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{_of(style)}{where}>{escape(said)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, style: str = "grid") -> str:
@@ -125,7 +116,7 @@ def marks(kind: str, places: Iterable[tuple[float, float]], style: str, r: float
 
 def titled(mark: str, about: str) -> str:
     """A mark that says what it is when pointed at."""
-    return f"<g>{mark}<title>{escape(short(about, 200))}</title></g>"
+    return f"<g>{mark}<title>{escape(about)}</title></g>"
 
 
 def _of(style: str) -> str:
@@ -157,7 +148,7 @@ def drawing(width: float, height: float, about: str, body: Iterable[str]) -> Mar
     """A whole chart. `about` says in words what it shows, for those who cannot see it."""
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     inside = "".join(body)
-    return Markup(f'<svg {size} role="img" aria-label="{escape(short(about, 400))}">{inside}</svg>')
+    return Markup(f'<svg {size} role="img" aria-label="{escape(about)}">{inside}</svg>')
 
 
 # What the chart shows ------------------------------------------------------------------------------------------------

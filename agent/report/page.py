@@ -97,7 +97,7 @@ def _run_values(material: RunData, shown: Sanitizer) -> dict[str, object]:
         "counts": counts(run),
         "tiles": _tiles(material),
         "baselines": ranked(material.best) if material.best else [],
-        "curve": [shown.drawing(curve(material, width)) for width in (WIDE, NARROW)] if run.attempts else None,
+        "curve": [curve(material, width) for width in (WIDE, NARROW)] if run.attempts else None,
         "best": _best(material, shown),
         "attempts": run.attempts,
         "costs": cost_lines(run),
