@@ -64,7 +64,7 @@ def optimize(
     """Optimise a task as `optimize --task` does, and store every attempt in `runs_dir`.
 
     An argument means what the flag of its name does (`start`: --from), and where it is None the environment, then
-    kerneltune.toml, then the default decide. `on_event` is called with each event of the run, from several threads.
+    the default decide. `on_event` is called with each event of the run, from several threads.
     The result has the run's id, why it ended, its best attempt (source and verdict) and the file that
     holds it; `best` is None where nothing was accepted. Ctrl-C ends the run in order, and the result says so.
 
@@ -104,7 +104,7 @@ def bench(
         code = bench_opened(stack.enter_context(session(shop, task_file)), [candidate], settings, view, store)
     if code == 130:
         raise KeyboardInterrupt
-    return view.files[0].verdict
+    return view.judged[0].judged
 
 
 def _task_name(task: str | Path | Task) -> str:

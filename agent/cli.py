@@ -77,7 +77,7 @@ Examples:
     optimize init mymodel.py:attention_block   a task from your own code
 
 Every command has a page of its own: optimize COMMAND --help
-Limits and choices can stand in kerneltune.toml too; see optimize config --help
+Flags can be set once in the environment too; see optimize config --help
 Exit codes: 0 done, 1 the answer is no, 2 bad input, 3 something is missing
 here, 4 our own fault, 130 Ctrl-C.
 """,

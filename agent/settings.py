@@ -1,12 +1,11 @@
-"""The only reader of the environment. Precedence: flag > environment > project's file > user's file > default.
+"""The only reader of the environment. Precedence: flag > environment > default.
 
-A setting has the name of its flag in all of them: `--max-time`, KERNELTUNE_MAX_TIME, `max-time` in kerneltune.toml.
+A setting has the name of its flag: `--max-time`, KERNELTUNE_MAX_TIME.
 """
 
 import difflib
 import os
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -16,9 +15,6 @@ from kerneltune.agent.models.types import Effort
 from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.schema.errors import UsageError
 
-NAME = "kerneltune.toml"
-_KEY_LIKE = re.compile(r"api[-_]?key|secret|password|credential|(^|[-_])(token|key)s?$", re.IGNORECASE)
-_KEY_VALUE = re.compile(r"^(sk-|key-|Bearer )\S{8}")
 _PREFIX = "KERNELTUNE_"
 Tier = Literal["screened", "judged", "confirmed"]  # that of tools.schema.verdict, which takes 10 ms to import
 Strategy = Literal["refine", "best-of", "evolve"]
@@ -97,50 +93,23 @@ def flag_of(field_name: str) -> str:
 FIELDS = {flag_of(f.name): f.name for f in fields(Settings)}  # by the name that people type
 _KINDS = {f.name: f.type for f in fields(Settings)}
 _ALSO = ("API_KEY",)  # variables that are no settings
-# A repository that somebody else wrote must not say where a key is sent, that its code runs unconfined, or what the
-# ceilings of this GPU are (the cache holds them).
-_NOT_A_PROJECTS = ("base-url", "allow-unsandboxed", "cache-dir")
-
-
-@dataclass(frozen=True)
-class ConfigEntry:
-    """One setting of a kerneltune.toml. `name` is spelt as the flag is, without its dashes in front."""
-
-    name: str
-    value: object
-    path: Path
-    line: int
-
-    @property
-    def place(self) -> str:
-        """Where it stands."""
-        return f"{self.path}, line {self.line}"
 
 
 @dataclass(frozen=True)
 class Sourced:
-    """A setting's value, and where it came from, in words; "default" when nobody set it."""
+    """A setting's value, and where it came from: "flag", a variable, or "default" when nobody set it."""
 
     value: object
     source: str
 
 
-def load_settings(folder: Path) -> Settings:
-    """Settings from the files that hold in `folder` and from KERNELTUNE_* variables. Raises UsageError naming a bad
-    value and its place."""
-    return _settings(sourced_settings(folder))
-
-
 def chosen_settings(arguments: Mapping[str, object]) -> Settings:
-    """Return the settings of this folder, and over them those of a command's or a function's arguments (its `locals()`)
-    that have a setting's name and are not None. Raises UsageError."""
+    """Return the settings of the environment, and over them those of a command's or a function's arguments (its
+    `locals()`) that have a setting's name and are not None. Raises UsageError naming a bad value and its place."""
     given = {name: value for name, value in arguments.items() if name in _KINDS and value is not None}
     if "runs_dir" in given:
         given["runs_dir"] = Path(str(given["runs_dir"]))
-    return _settings(sourced_settings(Path.cwd()) | {name: Sourced(value, "flag") for name, value in given.items()})
-
-
-def _settings(sourced: Mapping[str, Sourced]) -> Settings:
+    sourced = sourced_settings() | {name: Sourced(value, "flag") for name, value in given.items()}
     values = {name: one.value for name, one in sourced.items()}
     if values["arch"]:
         values["arch"] = _target(str(values["arch"]), sourced["arch"].source)
@@ -154,27 +123,18 @@ def _target(text: str, source: str) -> str:
     try:
         return target_arch(text)
     except ValueError as error:
-        raise UsageError(f"--arch: {error}" if source == "flag" else f"{source}: arch: {error}") from error
+        raise UsageError(f"{'--arch' if source == 'flag' else source}: {error}") from error
 
 
-def sourced_settings(folder: Path) -> dict[str, Sourced]:
+def sourced_settings() -> dict[str, Sourced]:
     """Every field of Settings with its source, flags left aside. Raises UsageError."""
     defaults = Settings()
     found = {f.name: Sourced(getattr(defaults, f.name), "default") for f in fields(Settings)}
-    for entry in _entries(folder):
-        place = f"{entry.place}: {entry.name} = {_shown(entry.value)}"
-        value = _checked(FIELDS[entry.name], entry.value, place, entry.path.parent)
-        found[FIELDS[entry.name]] = Sourced(value, entry.place)
     for name, field_name in FIELDS.items():
         variable = variable_of(name)
         if (text := os.environ.get(variable)) is not None:
             found[field_name] = Sourced(_from_text(field_name, text, variable), variable)
     return found
-
-
-def config_files(folder: Path) -> tuple[Path | None, Path]:
-    """The project's file, if there is one, and where the user's is or would be."""
-    return _project_file(folder), _user_file()
 
 
 def unknown_variables() -> dict[str, str]:
@@ -192,130 +152,45 @@ def variable_of(name: str) -> str:
     return _PREFIX + name.replace("-", "_").upper()
 
 
-def _entries(folder: Path) -> Iterator[ConfigEntry]:
-    """Of the user's file, then of the project's."""
-    project, user = config_files(folder)
-    if user.is_file():
-        yield from _file_entries(user, FIELDS)
-    for entry in _file_entries(project, FIELDS) if project and project != user else ():
-        if entry.name in _NOT_A_PROJECTS:
-            raise UsageError(
-                f"{entry.place}: {entry.name} counts only as a flag, as {variable_of(entry.name)} or in {user}: a file "
-                "that comes with a folder must not decide where keys are sent, what runs unconfined, how fast a GPU is"
-            )
-        yield entry
+def _folder(text: str) -> Path:
+    """Raises ValueError for an empty text, and for ~somebody, whom this machine does not know."""
+    try:
+        if text:
+            return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError(text) from error
+    raise ValueError(text)
 
 
 _WANTED: dict[object, str] = {
-    Path: 'a folder, as in "runs"',
+    Path: "a folder, as in runs",
     int: "a whole number, as in 24",
     int | None: "a whole number, as in 8",
     float | None: "a number, as in 600 or 1.5",
     bool: "true or false",
-    str: 'a text, as in "offline"',
 }
+_TRUTHS = {"1": True, "true": True, "0": False, "false": False}
 _PARSERS: dict[object, Callable[[str], object]] = {
-    bool: lambda text: {"1": True, "true": True, "0": False, "false": False}[text.lower()],
+    bool: lambda text: _TRUTHS[text.lower()],
     int: int,
     int | None: int,
     float | None: float,
+    Path: _folder,
 }
 
 
 def _from_text(field_name: str, text: str, variable: str) -> object:
-    """The value of a variable."""
-    kind, place = _KINDS[field_name], f"{variable}={text!r}"
+    """The value of a variable. Raises UsageError."""
+    kind, choices = _KINDS[field_name], _CHOICES.get(field_name)
+    if choices and text not in choices:
+        raise UsageError(f"{variable}={text!r} is not one of {', '.join(choices)}; {_meant(text, choices)}")
     try:
-        value = _PARSERS.get(kind, str)(text)
+        return _PARSERS.get(kind, str)(text)
     except (ValueError, KeyError) as error:
-        raise UsageError(f"{place} is not {_WANTED[kind]}") from error
-    return _checked(field_name, value, place, Path())
-
-
-def _checked(field_name: str, value: object, place: str, folder: Path) -> object:
-    """The value as Settings holds it. Paths are seen from `folder`."""
-    kind = _KINDS[field_name]
-    if field_name in _CHOICES:
-        return _one_of(_CHOICES[field_name], value, place)
-    if kind is Path and isinstance(value, str) and value:
-        try:
-            return folder / Path(value).expanduser()
-        except RuntimeError as error:  # ~somebody, whom this machine does not know
-            raise UsageError(f"{place}: {error}") from error
-    if kind == float | None and type(value) in (int, float):
-        return float(value)  # type: ignore[arg-type]
-    if type(value) in (get_args(kind) or (kind,)):
-        return value
-    raise UsageError(f"{place} is not {_WANTED[kind]}")
-
-
-def _one_of(choices: tuple[str, ...], value: object, place: str) -> str:
-    if value in choices:
-        return str(value)
-    raise UsageError(f"{place} is not one of {', '.join(choices)}; {_meant(str(value), choices)}")
-
-
-def _shown(value: object) -> str:
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 60 else text[:59] + "…"
-
-
-def _project_file(folder: Path) -> Path | None:
-    """The nearest file from `folder` up to the root of its git repository; outside of one, only that of `folder`: what
-    lies above, in /tmp say, may be somebody else's."""
-    folders = [folder, *folder.parents]
-    root = next((i for i, f in enumerate(folders) if (f / ".git").exists()), 0)
-    return next((path for f in folders[: root + 1] if (path := f / NAME).is_file()), None)
-
-
-def _user_file() -> Path:
-    """Where a user's own file is, or would be."""
-    from platformdirs import user_config_path  # 10 ms that `--help` need not wait for
-
-    return user_config_path("kerneltune", appauthor=False) / NAME
-
-
-def _file_entries(path: Path, known: Collection[str]) -> Iterator[ConfigEntry]:
-    """What a file says. Raises UsageError for a file that is no TOML, for a name that is not among `known`, and for an
-    API key, whose value is never repeated."""
-    import tomllib  # where there is a file to read
-
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not TOML: {error}") from error
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    for written, value in values.items():
-        name, line = written.replace("_", "-"), _line_of(written, text)
-        _check(name, written, value, f"{path}, line {line}", known)
-        yield ConfigEntry(name, value, path, line)
-
-
-def _check(name: str, written: str, value: object, place: str, known: Collection[str]) -> None:
-    if name in known and not (isinstance(value, str) and _KEY_VALUE.match(value)):
-        return
-    if name in known or _KEY_LIKE.search(written):
-        first, *others = KEY_VARIABLES.values()
-        raise UsageError(
-            f"{place}: {written} looks like an API key, and this file is one that people share and commit: take the "
-            f"line out, and set the key in the environment: export {first}=… (or {', '.join(others)}, or "
-            "KERNELTUNE_API_KEY for the server at --base-url)"
-        )
-    if isinstance(value, dict):
-        raise UsageError(f"{place}: [{written}] is a table; settings stand in none, one a line: max-attempts = 50")
-    raise UsageError(f"{place}: unknown setting {written!r}; {_meant(name, known)}")
+        raise UsageError(f"{variable}={text!r} is not {_WANTED[kind]}") from error
 
 
 def _meant(name: str, known: Collection[str]) -> str:
     """What was meant, or all that could have been."""
     close = difflib.get_close_matches(name, sorted(known), n=1)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}"
-
-
-def _line_of(name: str, text: str) -> int:
-    """The line on which a key of the top level is set, or its table begins."""
-    quoted = rf"(?:{re.escape(name)}|\"{re.escape(name)}\"|'{re.escape(name)}')"
-    found = re.compile(rf"^[ \t]*(?:\[+[ \t]*{quoted}[ \t]*[.\]]|{quoted}[ \t]*[.=])", re.MULTILINE).search(text)
-    return text.count("\n", 0, found.start()) + 1 if found else 1

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kerneltune.tools.backends.base import throttled
+from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.plan import Plan, plan_hash
 from kerneltune.tools.schema.task import HIDDEN_CASE, TaskSpec
@@ -117,13 +118,12 @@ _HIDDEN_WORDS = (HIDDEN_CASE, "a case with held-out shapes")  # in verdicts of o
 
 @dataclass(frozen=True)
 class ReceiptContext:
-    """What holds for all verdicts of one session. `gpu` and the values of `sandbox` (by role) are JSON of
-    `GpuInfo` and `Enforced`; `protocol` and `evaluator_sha256` are of `schema.verdict`."""
+    """What holds for all verdicts of one session. `gpu` is JSON of `GpuInfo`; `protocol` and `evaluator_sha256` are of
+    `schema.verdict`."""
 
     task: TaskSpec
     arch: str
     gpu: Json
-    sandbox: Mapping[str, Json]
     versions: Mapping[str, str]
     protocol: str
     evaluator_sha256: str
@@ -132,6 +132,7 @@ class ReceiptContext:
 
 def receipt(
     setting: ReceiptContext,
+    sandbox: Mapping[str, Enforced],
     *,
     attempt_id: str,
     source: str,
@@ -140,9 +141,12 @@ def receipt(
     asked: Tier | None,
     date: str,
 ) -> dict[str, Json]:
-    """The receipt of one verdict. `asked`: the tier that was asked for (None where nothing is timed); `date` in ISO."""
+    """The receipt of one verdict. `sandbox`: what holds a worker, by role; `asked`: the tier that was asked for (None
+    where nothing is timed); `date` in ISO."""
     plans = update.judged_plans(verdict.variant)
     main = update.judged_plan(verdict.variant)
+    spare = "interpreter" if setting.gpu else "runner"  # the role that has nothing to do here
+    held = {role: encode(enforced) for role, enforced in sandbox.items() if role != spare}
     return {
         "schema_version": SCHEMA_VERSION,
         "attempt_id": attempt_id,
@@ -161,7 +165,7 @@ def receipt(
             "library_ops": list(main.library_ops) if main else [],
         },
         "compiled": {"arch": setting.arch, "kernels": _kernels(update, main)},
-        "where": {"gpu": setting.gpu, "sandbox": dict(setting.sandbox), "warnings": list(setting.warnings)},
+        "where": {"gpu": setting.gpu, "sandbox": held, "warnings": list(setting.warnings)},
         "tier": {"asked": asked, "given": verdict.tier},
         "verdict": {k: v for k, v in encode(verdict).items() if k not in ("cases", "receipt")},
         "cases": [_case(setting.task, result, verdict) for result in verdict.cases],

@@ -1,7 +1,7 @@
 """The commands of `optimize`, one file each, and the flags that several of them share.
 
 A command's file holds its flags, what it does and what it prints; it imports the store, workers and lexers only when
-it runs, since its page and a shell's completion wait for what stands at its top.
+it runs, since its page waits for what stands at its top.
 """
 
 from importlib import util
@@ -10,12 +10,13 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from kerneltune.agent import complete
 from kerneltune.tools.schema.errors import UsageError
+
+DATABASE = "runs.db"  # agent.record.store knows it too, and takes a third of a second to import
 
 Task = Annotated[
     str,
-    Parameter(metavar="TASK", help="A built-in task's name or a KernelBench problem file.", completer=complete.tasks),
+    Parameter(metavar="TASK", help="A built-in task's name or a KernelBench problem file."),
 ]
 Tier = Annotated[Literal["screened", "judged", "confirmed"] | None, Parameter(help="How thoroughly to judge on a GPU.")]
 Width = Annotated[int | None, Parameter(metavar="N", help="Candidates under way at a time.")]
@@ -25,12 +26,15 @@ Counters = Annotated[
     bool | None, Parameter(help="Have ncu count what kernels judged in full do on the GPU.", negative="")
 ]
 RunsDir = Annotated[Path | None, Parameter(metavar="DIR", help="Where runs are kept.")]
+VerdictName = Literal[
+    "accepted", "correct", "checked", "unchecked", "wrong", "compile_failed", "crashed", "timed_out", "rejected",
+    "impossible",
+]  # fmt: skip
 Verdict = Annotated[
-    str | None,
+    VerdictName | None,
     Parameter(
         metavar="VERDICT",
         help="Only those with this verdict: accepted, correct, checked, wrong, rejected, …",
-        completer=complete.verdicts,
     ),
 ]
 MinSpeedup = Annotated[
@@ -48,7 +52,7 @@ def missing_for_export() -> list[str]:
 
 def require_record(runs_dir: Path) -> None:
     """Raise UsageError where nothing is stored: opening a record would make an empty one."""
-    if not (runs_dir / complete.DATABASE).is_file():
+    if not (runs_dir / DATABASE).is_file():
         raise no_runs(runs_dir)
 
 

@@ -7,15 +7,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, TextIO
 
 from cyclopts import App, Parameter, Token, UnknownOptionError
 
-from kerneltune.agent.attempt import Attempt, GivenFile, Limits, Proposal, StopReason, tiers_for
+from kerneltune.agent.attempt import Attempt, GivenFile, Limits, Proposal, StopReason, rank_order, tiers_for
 from kerneltune.agent.commands import Arch, AsLines, Counters, RunsDir, Task, Tier, Unsandboxed, Width
 from kerneltune.agent.events import (
+    AttemptEvent,
     Event,
     Judged,
     JudgingAgain,
@@ -26,7 +26,9 @@ from kerneltune.agent.events import (
     StageStarted,
     Verified,
     Warned,
+    after,
     fan_out,
+    proposed_attempt,
 )
 from kerneltune.agent.record.folder import ReceiptBook, alive, receipt_path
 from kerneltune.agent.settings import Settings, chosen_settings, environment
@@ -35,7 +37,7 @@ from kerneltune.agent.view.output import LineWriter, choose_view, print_note
 from kerneltune.tools.schema.codec import Json, encode, one_line
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import KernelReport, Status, Verdict
+from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.schema.verdict import Tier as VerdictTier
 
 if TYPE_CHECKING:
@@ -159,7 +161,7 @@ def bench_opened(
 
     event = run_started(opened, AUTHOR, f"optimize bench, {len(candidates)} files", {"max_attempts": len(candidates)})
     folder = settings.runs_dir / event.run_id if store else None
-    view.folder, view.book = folder, ReceiptBook(folder, opened.setting)
+    view.folder, view.book = folder, opened.receipts(folder)
     emit = fan_out(*([store.write] if store else []), view)
     tracker = AttemptTracker(
         event.run_id, opened.task, opened.tools, emit, keep=view.keep, place=opened.workshop.place,
@@ -193,21 +195,6 @@ def _judged(run: "Run", event: RunStarted, opened: "Session") -> StopReason:
     return why
 
 
-@dataclass(frozen=True)
-class JudgedFile:
-    """A file and its verdict. `attempt_id` is None when nothing is stored; `rank_key` is () unless accepted."""
-
-    index: int
-    name: str
-    attempt_id: str | None
-    verdict: Verdict
-    kernels: tuple[KernelReport, ...]
-    rank_key: tuple[float, ...]
-    seconds: float
-    receipt: dict[str, Json]
-    receipt_path: str | None
-
-
 class FilesView:
     """Shows files as they are judged. Called with each event of their run, and by `keep` with each verdict before its
     event. `live`: stderr is a terminal, where one line is drawn again and again; `total`: the files."""
@@ -219,48 +206,37 @@ class FilesView:
     def __init__(
         self, out: TextIO, err: TextIO, *, json: bool = False, colour: bool = False, live: bool = False, total: int = 0
     ) -> None:
-        self.files: list[JudgedFile] = []
+        self.attempts: dict[str, Attempt] = {}
         self._out, self._err, self._terminal = LineWriter(out), LineWriter(err), err if live else None
         self._json, self._colour, self._total = json, colour, total
-        self._names: dict[str, str] = {}
-        self._kept: dict[str, JudgedFile] = {}  # by attempt, until the event says that it is judged
+        self._receipts: dict[str, dict[str, Json]] = {}
+
+    @property
+    def judged(self) -> list[Attempt]:
+        """The files that have a verdict."""
+        return [file for file in self.attempts.values() if file.verdict is not None]
 
     def keep(self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: VerdictTier | None) -> None:
         """Keep a receipt."""
-        receipt = self.book.keep(attempt_id, source, update, verdict, asked)
-        self._kept[attempt_id] = JudgedFile(
-            index=int(attempt_id.rpartition("/")[2]) - 1,
-            name=self._names[attempt_id],
-            attempt_id=attempt_id if self.folder else None,
-            verdict=verdict,
-            kernels=update.kernels_of(update.judged_plan(verdict.variant)),
-            rank_key=(),
-            seconds=update.trace_s + update.compile_s,
-            receipt=receipt,
-            receipt_path=str(receipt_path(self.folder, attempt_id)) if self.folder else None,
-        )
+        self._receipts[attempt_id] = self.book.keep(attempt_id, source, update, verdict, asked)
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
+        if isinstance(event, Proposed):
+            self.attempts[event.attempt_id] = proposed_attempt(event)
+        elif isinstance(event, AttemptEvent):
+            self.attempts[event.attempt_id] = after(self.attempts[event.attempt_id], event)
         match event:
             case RunStarted():
                 self.started = event
             case Warned():
                 self._show(self._err, one_line(f"warning: {event.text}"))
-            case Proposed():
-                self._names[event.attempt_id] = event.rationale
             case StageStarted() if event.stage in _STAGES:
-                self._progress(f"{len(self.files)}/{self._total} judged; {event.stage} {self._names[event.attempt_id]}")
-            case Judged():
-                file = self._kept.pop(event.attempt_id)
-                self.judged(replace(file, rank_key=event.rank_key, seconds=file.seconds + event.bench_s))
+                self._progress(f"{event.stage} {self.attempts[event.attempt_id].rationale}")
             case JudgingAgain():
-                name = self._names[event.attempt_id]
-                self._progress(f"{len(self.files)}/{self._total} judged; {name} again, against all baselines")
-            case Verified(purpose="confirm"):
-                file = self._kept.pop(event.attempt_id)
-                self.files = [f for f in self.files if f.index != file.index]
-                self.judged(replace(file, rank_key=event.rank_key, seconds=file.seconds + event.bench_s))
+                self._progress(f"{self.attempts[event.attempt_id].rationale} again, against all baselines")
+            case Judged() | Verified(purpose="confirm"):
+                self._verdict(self.attempts[event.attempt_id])
             case RunEnded():
                 if self._json:
                     self._show(self._out, jsonlib.dumps(self._summary(event), allow_nan=False))
@@ -269,16 +245,17 @@ class FilesView:
             case _:
                 pass
 
-    def judged(self, file: JudgedFile) -> None:
+    def _verdict(self, file: Attempt) -> None:
         """Show the verdict of a file."""
-        self.files.append(file)
-        made = jsonlib.dumps(file_json(file), allow_nan=False) if self._json else file_line(file, self._colour)
-        self._show(self._out, made)
+        receipt = self._receipts.pop(file.attempt_id)
+        made = file_json(file, receipt, self.folder) if self._json else None
+        self._show(self._out, jsonlib.dumps(made, allow_nan=False) if made else file_line(file, self._colour))
 
-    def _progress(self, text: str) -> None:
+    def _progress(self, doing: str) -> None:
+        text = one_line(f"{len(self.judged)}/{self._total} judged; {doing}")
         if self._terminal is None:
-            return self._err.write(one_line(f"… {text}"))
-        self._terminal.write(f"\r\x1b[K{one_line(text)[:100]}")
+            return self._err.write(f"… {text}")
+        self._terminal.write(f"\r\x1b[K{text[:100]}")
         self._terminal.flush()
         return None
 
@@ -293,22 +270,24 @@ class FilesView:
     def _ranking(self, end: RunEnded) -> Iterator[str]:
         """The accepted files, best first, the counts by status, and where all is kept."""
         yield ""
-        width, gpu = max((len(f.name) for f in self.files), default=0), self.started.gpu
-        for place, file in enumerate(ranked(self.files), 1):
-            yield f"{place}. {one_line(file.name):{width}}  {one_line(_measured(file))}"
-        counts = Counter(f.verdict.status for f in self.files)
+        files, gpu = self.judged, self.started.gpu
+        width = max((len(f.rationale) for f in files), default=0)
+        for place, file in enumerate(ranked(files), 1):
+            yield f"{place}. {one_line(file.rationale):{width}}  {one_line(_measured(file))}"
+        counts = Counter(f.judged.status for f in files)
         shown = ", ".join(f"{n} {status.value}" for status, n in counts.most_common()) or "none judged"
         where = f"timed on {gpu}" if gpu else f"not timed: no GPU; {words.RANKED_BY}"
         what = f"{words.plural(self._total, 'file')} for {self.started.task} in {words.duration(end.elapsed_s)}"
         yield one_line(f"{what}: {shown}; {where}")
         if end.why is StopReason.INTERRUPTED:
-            yield f"interrupted: {self._total - len(self.files)} not judged"
+            yield f"interrupted: {self._total - len(files)} not judged"
         if self.folder:
             yield f"kept as run {end.run_id}; repeat one with: optimize verify {end.run_id}/NUMBER"
 
     def _summary(self, end: RunEnded) -> dict[str, Json]:
         """The last NDJSON object."""
-        counts = Counter(f.verdict.status.value for f in self.files)
+        files = self.judged
+        counts = Counter(f.judged.status.value for f in files)
         return {
             "type": "bench_summary",
             "schema_version": SCHEMA_VERSION,
@@ -317,55 +296,59 @@ class FilesView:
             "gpu": self.started.gpu,
             "why": end.why,
             "files": self._total,
-            "judged": len(self.files),
-            "accepted": sum(f.verdict.accepted for f in self.files),
+            "judged": len(files),
+            "accepted": sum(f.accepted for f in files),
             "by_status": {status.value: counts[status.value] for status in Status if counts[status.value]},
-            "ranking": [f.name for f in ranked(self.files)],
+            "ranking": [f.rationale for f in ranked(files)],
             "elapsed_s": round(end.elapsed_s, 3),
         }
 
 
-def file_line(file: JudgedFile, colour: bool = False) -> str:
+def file_line(file: Attempt, colour: bool = False) -> str:
     """Format a file's symbol, status, number and name, and its measurement or what is wrong."""
-    style = words.verdict_style(file.verdict.status)
-    label = f"{style.symbol} {file.verdict.status.value:{words.LABEL_WIDTH}}"
+    style = words.verdict_style(file.judged.status)
+    label = f"{style.symbol} {file.judged.status.value:{words.LABEL_WIDTH}}"
     shown = f"\x1b[{style.ansi}m{label}\x1b[0m" if colour else label
-    facts = file.verdict.detail
-    if file.verdict.accepted:
-        facts = _measured(file) + (f"; {facts}" if file.verdict.timing is None else "")
-    return f"{shown}  #{file.index + 1} {one_line(file.name)}  {one_line(facts)}  ({file.seconds:.1f} s)"
+    facts = file.detail
+    if file.accepted:
+        facts = _measured(file) + (f"; {facts}" if file.timing is None else "")
+    return f"{shown}  #{file.number} {one_line(file.rationale)}  {one_line(facts)}  ({_seconds(file):.1f} s)"
 
 
-def _measured(file: JudgedFile) -> str:
-    verdict = file.verdict
-    if verdict.timing is None:
+def _seconds(file: Attempt) -> float:
+    return sum(filter(None, (file.trace_s, file.compile_s, file.bench_s)))
+
+
+def _measured(file: Attempt) -> str:
+    if file.timing is None:
         return f"regs {words.registers(file.kernels)}, spills {words.spill_bytes(file.kernels)} B"
-    fastest = words.fastest_first(verdict.comparisons)[:1]
-    parts = [words.timing(verdict.timing), *(f"{words.speedup(c)} vs {c.baseline}" for c in fastest)]
-    if verdict.coverage is not None:
-        parts.append(f"coverage {verdict.coverage:.0%}")
+    fastest = words.fastest_first(file.comparisons)[:1]
+    parts = [words.timing(file.timing), *(f"{words.speedup(c)} vs {c.baseline}" for c in fastest)]
+    if file.coverage is not None:
+        parts.append(f"coverage {file.coverage:.0%}")
     return ", ".join(parts)
 
 
-def ranked(files: Sequence[JudgedFile]) -> list[JudgedFile]:
+def ranked(files: Sequence[Attempt]) -> list[Attempt]:
     """Return the accepted files, best first."""
-    return sorted((f for f in files if f.verdict.accepted), key=lambda f: (f.rank_key, f.index))
+    return sorted((f for f in files if f.accepted), key=rank_order)
 
 
-def file_json(file: JudgedFile) -> dict[str, Json]:
-    """Return the NDJSON object of one file."""
+def file_json(file: Attempt, receipt: dict[str, Json], folder: Path | None) -> dict[str, Json]:
+    """Return the NDJSON object of one file. `folder`: of the run, where it is stored."""
+    verdict = file.judged
     return {
         "type": "judged_file",
         "schema_version": SCHEMA_VERSION,
-        "index": file.index,
-        "file": file.name,
-        "attempt_id": file.attempt_id,
-        "accepted": file.verdict.accepted,
-        "verdict": {k: v for k, v in encode(file.verdict).items() if k != "receipt"},  # it is in the receipt
-        "kernels": encode(file.kernels),
-        "seconds": round(file.seconds, 4),
-        "receipt_path": file.receipt_path,
-        "receipt": file.receipt,
+        "index": file.number - 1,
+        "file": file.rationale,
+        "attempt_id": file.attempt_id if folder else None,
+        "accepted": verdict.accepted,
+        "verdict": {k: v for k, v in encode(verdict).items() if k != "receipt"},  # it is in the receipt
+        "kernels": receipt["compiled"]["kernels"],  # of the variant that was judged
+        "seconds": round(_seconds(file), 4),
+        "receipt_path": str(receipt_path(folder, file.attempt_id)) if folder else None,
+        "receipt": receipt,
     }
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kerneltune.agent.commands import Arch, AsJson, RunsDir, missing_for_export
 from kerneltune.agent.models.providers import KEY_VARIABLES
-from kerneltune.agent.settings import Environment, chosen_settings, config_files, environment, unknown_variables
+from kerneltune.agent.settings import Environment, chosen_settings, environment, unknown_variables
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import standard_page
 from kerneltune.tools.schema.codec import encode, one_line
@@ -66,7 +66,7 @@ def doctor(
     calibrated = load_ceilings(ceilings_file(settings.cache_dir, gpu)) is not None if gpu else None
     found = (
         *findings(Patient(settings.runs_dir, calibrated, settings.arch)),
-        *of_this_program(environment(), Path.cwd()),
+        *of_this_program(environment()),
     )
     problems = sum(f.ok is False for f in found)
     if json:
@@ -112,7 +112,7 @@ def measure_ceilings(machine: "Machine", gpu: "GpuInfo", cache_dir: Path) -> Pat
     return path
 
 
-def of_this_program(environment: Environment, folder: Path) -> "Iterator[Finding]":
+def of_this_program(environment: Environment) -> "Iterator[Finding]":
     """Yield what the machine cannot know: API keys, settings, and packages of which one command has need."""
     from kerneltune.tools.doctor import Finding
 
@@ -121,9 +121,6 @@ def of_this_program(environment: Environment, folder: Path) -> "Iterator[Finding
     else:
         remedy = f"export {'=… or '.join(KEY_VARIABLES.values())}=…"
         yield Finding("API keys", None, "none: the offline author writes the kernels", remedy)
-    project, user = config_files(folder)
-    there = [str(path) for path in (project, user) if path is not None and path.is_file()]
-    yield Finding("settings", None, ", ".join(there) or "no kerneltune.toml; defaults hold (optimize config)")
     for variable, hint in unknown_variables().items():
         yield Finding("settings", None, f"{variable} is no setting; {hint}", f"unset {variable}")
     missing = missing_for_export()

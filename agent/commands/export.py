@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson, RunsDir, missing_for_export, require_record
 from kerneltune.agent.export.base import FORMATS, formats_of, near
 from kerneltune.agent.settings import chosen_settings
@@ -74,7 +73,6 @@ class ExportRequest:
             metavar="FORMAT",
             help="What rows look like; may be given again.",
             negative="",
-            completer=complete.formats,
         ),
     ]
     output: Annotated[Path, Parameter(metavar="DIR", name=["--output", "-o"], help="The folder to write.")]
@@ -86,7 +84,6 @@ class ExportRequest:
             metavar="TASK",
             help="Only runs of this task; may be given again.",
             negative="",
-            completer=complete.stored_tasks,
         ),
     ] = ()
     authors: Annotated[
@@ -96,12 +93,8 @@ class ExportRequest:
             metavar="NAME",
             help="Only runs by this author, or provider; may be given again.",
             negative="",
-            completer=complete.authors,
         ),
     ] = ()
-    only_providers: Annotated[str | None, Parameter(metavar="NAMES", help="Only words of these: openai,offline.")] = (
-        None
-    )
     where: Annotated[
         tuple[str, ...],
         Parameter(metavar="TEST", help="Only rows of which this holds, such as speedup>=1.2.", negative=""),
@@ -228,7 +221,8 @@ def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
     from kerneltune.agent.export.rewards import rejection_sampling
     from kerneltune.agent.record.store import WAY_OUT
 
-    formats, where = formats_of(asked.formats), _where(asked)
+    formats = formats_of(asked.formats)
+    _check_where(asked)
     sampling = None if asked.rejection_sampling is None else rejection_sampling(asked.rejection_sampling)
     until, sources = store.last_seq(), store.task_sources()
     runs = _chosen(store, asked, until, sources)
@@ -243,7 +237,7 @@ def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
         asked.form,
         placements,
         tuple(asked.rewards),
-        where,
+        asked.where,
         not asked.no_duplicates,
         sampling,
         names_known(store.machines()),
@@ -251,15 +245,14 @@ def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
     )
 
 
-def _where(asked: ExportRequest) -> tuple[str, ...]:
-    from kerneltune.agent.export.provenance import only_providers, predicate
+def _check_where(asked: ExportRequest) -> None:
+    """Raises UsageError for a condition that makes no sense."""
+    from kerneltune.agent.export.provenance import predicate
     from kerneltune.agent.export.rewards import rewards_of
 
-    where = (*asked.where, *(() if asked.only_providers is None else (only_providers(asked.only_providers),)))
-    predicate(where, [r.name for r in rewards_of(asked.rewards)])
-    if asked.no_duplicates and (spec := next((w for w in where if "exact_" in w or "near_" in w), None)):
+    predicate(asked.where, [r.name for r in rewards_of(asked.rewards)])
+    if asked.no_duplicates and (spec := next((w for w in asked.where if "exact_" in w or "near_" in w), None)):
         raise UsageError(f"--where {spec!r} needs to know the duplicates; leave out --no-duplicates")
-    return where
 
 
 def _chosen(

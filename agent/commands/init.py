@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson
 from kerneltune.agent.commands.tasks import CheckedTask, checked_task, print_check
 from kerneltune.agent.view.output import standard_page
@@ -41,9 +40,7 @@ written, with your code in it, in a process of its own, as every run does.
 def init(
     source: Annotated[
         str | None,
-        Parameter(
-            help="FILE.py:NAME of a function or nn.Module; without it, a template.", completer=complete.definitions
-        ),
+        Parameter(help="FILE.py:NAME of a function or nn.Module; without it, a template."),
     ] = None,
     /,
     *,

@@ -62,7 +62,7 @@ from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.models.providers import KEY_VARIABLES, OFFLINE, PROVIDERS, REPLAY, open_model, parse
 from kerneltune.agent.models.scripted import ScriptedModel
 from kerneltune.agent.models.types import LanguageModel, LlmError, Usage
-from kerneltune.agent.record.folder import ReceiptBook, alive, is_plain, write_best
+from kerneltune.agent.record.folder import alive, is_plain, write_best
 from kerneltune.agent.record.query import Filter, RunSummary
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Language, Settings
@@ -680,7 +680,7 @@ def _drive(started: Started) -> RunOutcome:
     tracker = AttemptTracker(
         event.run_id, opened.task, opened.tools, emit, started.attempts, started.next_number,
         tiers=tiers(opened.gpu is not None, settings.tier, confirm=settings.confirm),
-        keep=ReceiptBook(settings.runs_dir / event.run_id, opened.setting).keep,
+        keep=opened.receipts(settings.runs_dir / event.run_id).keep,
         place=opened.workshop.place,
     )  # fmt: skip
     listen(controls, tracker, opened, limits, show)

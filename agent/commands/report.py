@@ -1,6 +1,5 @@
 """`optimize report`: finds the runs and what lies beside them, makes the page, and writes it whole or not at all."""
 
-import contextlib
 import json as jsonlib
 import stat
 import sys
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson, RunsDir, require_record
 from kerneltune.agent.export.privacy import names_known
-from kerneltune.agent.record.folder import RECEIPTS, folder_of, receipt_path, write_whole
+from kerneltune.agent.record.folder import folder_of, receipt_path, write_whole
 from kerneltune.agent.report.data import RunData, claim
 from kerneltune.agent.report.page import run_page
 from kerneltune.agent.report.text import Sanitizer
@@ -53,9 +51,7 @@ Examples:
 def report(
     *runs: Annotated[
         str,
-        Parameter(
-            metavar="RUN", help="A stored run, or the start of its id; several make a suite.", completer=complete.runs
-        ),
+        Parameter(metavar="RUN", help="A stored run, or the start of its id; several make a suite."),
     ],
     output: Annotated[
         Path | None,
@@ -72,7 +68,7 @@ def report(
 ) -> int:
     """Write a report that can be sent to a colleague: one HTML file, readable offline, without scripts.
 
-    It needs runs.db and, for the distribution of timings and the facts of the measurement, the receipts beside it.
+    It needs runs.db and, for the facts of the measurement, the receipts beside it.
     """
     settings = chosen_settings(locals())
     return write_report(runs, settings.runs_dir, output=output, suite=suite, show=open, json=json)
@@ -193,9 +189,9 @@ def _material(store: "Store", trajectory: "Trajectory") -> RunData:
     folder = folder_of(store.path.parent, run_id)
     course = store.load_course(run_id)
     if best is None or not best.accepted:
-        return RunData(trajectory, course, None, _NOT_READ, _any_receipt(folder))
+        return RunData(trajectory, course, None, _NOT_READ)
     receipt, note = _receipt(receipt_path(folder, best.attempt_id), best)
-    return RunData(trajectory, course, receipt, note, None if receipt else _any_receipt(folder))
+    return RunData(trajectory, course, receipt, note)
 
 
 def _receipt(path: Path, best: "Attempt") -> tuple[Json, str]:
@@ -214,13 +210,6 @@ def _read(path: Path) -> Json:
     if path.stat().st_size > _MOST_OF_A_RECEIPT:
         raise ValueError("too large for a receipt")
     return jsonlib.loads(path.read_text())
-
-
-def _any_receipt(folder: Path) -> Json:
-    for path in sorted((folder / RECEIPTS).glob("*.json"))[:3]:
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            return _read(path)
-    return None
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from kerneltune.agent import complete
 from kerneltune.agent.commands import Arch, AsLines, Counters, RunsDir, Task, Tier, Unsandboxed, Width
 from kerneltune.agent.models.providers import SPELLINGS
 from kerneltune.agent.models.types import Effort
@@ -33,7 +32,6 @@ def run(
             metavar="RUN",
             group=_WHAT,
             help="Go on with this run, or the only one whose id starts so.",
-            completer=complete.runs,
         ),
     ] = None,
     model: Annotated[
@@ -42,7 +40,6 @@ def run(
             metavar="MODEL",
             group=_AUTHOR,
             help=f"{SPELLINGS}.",
-            completer=complete.models,
         ),
     ] = None,
     base_url: Annotated[
@@ -64,7 +61,6 @@ def run(
             metavar="START",
             group=_AUTHOR,
             help="Begin with it: nothing, best (of the record), RUN/NUMBER, FILE.py or FILE.ptx.",
-            completer=complete.starts,
         ),
     ] = None,
     max_attempts: Annotated[
@@ -131,10 +127,10 @@ def _run_shown(
     from kerneltune.agent.attempt import Controls, StopReason
     from kerneltune.agent.events import Note
     from kerneltune.agent.view.live import close_view, open_view
-    from kerneltune.agent.view.output import choose_view
+    from kerneltune.agent.view.output import can_show_screen, choose_view
     from kerneltune.tools.task.load import find_task
 
-    choice = choose_view(environment, is_terminal=sys.stderr.isatty(), json=json, plain=plain)
+    choice = choose_view(environment, is_terminal=can_show_screen(sys.stderr), json=json, plain=plain)
     if task is not None:
         find_task(task)  # a misspelt task should not clear the screen first
     controls = Controls()

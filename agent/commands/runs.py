@@ -5,7 +5,6 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, Verdict
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view.output import columns, run_json, short, standard_page
@@ -26,12 +25,10 @@ Examples:
 @command.default
 def runs(
     *,
-    task: Annotated[
-        str | None, Parameter(metavar="TASK", help="Only runs of this task.", completer=complete.stored_tasks)
-    ] = None,
+    task: Annotated[str | None, Parameter(metavar="TASK", help="Only runs of this task.")] = None,
     model: Annotated[
         str | None,
-        Parameter(metavar="NAME", help="Only runs whose author's name contains this.", completer=complete.authors),
+        Parameter(metavar="NAME", help="Only runs whose author's name contains this."),
     ] = None,
     verdict: Verdict = None,
     min_speedup: MinSpeedup = None,

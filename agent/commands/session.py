@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Emit, Note, RunEnded, RunStarted, Warned
+from kerneltune.agent.record.folder import ReceiptBook
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.tracker import AttemptTracker, Place
 from kerneltune.tools.backends import gpu_info
@@ -117,12 +118,6 @@ class Workshop:
         return tuple(filter(None, [unconfined_warning(self.sandbox)]))
 
     @cached_property
-    def confinement(self) -> dict[str, Json]:
-        """What holds each hostile role here, asked of real children once the fork servers are warm anyway."""
-        spare = "interpreter" if self.gpu else "runner"  # the role that has nothing to do here
-        return {role: encode(held) for role, held in self.machine.enforced().items() if role != spare}
-
-    @cached_property
     def evaluator(self) -> str:
         """The hash of the sources that judge."""
         return evaluator_sha256()
@@ -156,19 +151,19 @@ class Session:
         """The GPU that times, if there is one."""
         return self.workshop.gpu
 
-    def setting(self) -> ReceiptContext:
-        """What all receipts of this session say."""
+    def receipts(self, folder: Path | None) -> ReceiptBook:
+        """The receipts of a run in this session; written into its folder, if it has one."""
         shop = self.workshop
-        return ReceiptContext(
+        setting = ReceiptContext(
             task=self.task,
             arch=shop.arch,
             gpu=encode(shop.gpu),
-            sandbox=shop.confinement,
             versions=shop.place.versions,
             protocol=PROTOCOL_VERSION,
             evaluator_sha256=shop.evaluator,
             warnings=self.warnings,
         )
+        return ReceiptBook(folder, setting, shop.machine.enforced)
 
 
 def unconfined_warning(sandbox: Enforced) -> str | None:

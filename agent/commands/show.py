@@ -19,7 +19,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kerneltune.agent import complete
 from kerneltune.agent.attempt import Attempt, GivenFile, RunStart, point_of
 from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, Verdict
 from kerneltune.agent.events import RunStarted, Updated, Verified
@@ -40,7 +39,7 @@ from kerneltune.agent.view.output import (
     short,
     standard_page,
 )
-from kerneltune.tools.schema import evidence
+from kerneltune.tools.reflect import evidence_in_words
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.plan import Kernel, Plan
@@ -85,7 +84,7 @@ Examples:
 def show(
     name: Annotated[
         str,
-        Parameter(help="A run, or RUN/NUMBER for an attempt, or the start of either.", completer=complete.attempts),
+        Parameter(help="A run, or RUN/NUMBER for an attempt, or the start of either."),
     ],
     /,
     *,
@@ -97,9 +96,7 @@ def show(
     ptx: Annotated[bool, Parameter(help="Only the PTX that its kernels are assembled from.", negative="")] = False,
     against: Annotated[
         str | None,
-        Parameter(
-            metavar="ATTEMPT", help="With --sass or --ptx: what differs from this one.", completer=complete.attempts
-        ),
+        Parameter(metavar="ATTEMPT", help="With --sass or --ptx: what differs from this one."),
     ] = None,
     verdict: Verdict = None,
     min_speedup: MinSpeedup = None,
@@ -566,7 +563,7 @@ def _measured(record: Attempt) -> Iterator[tuple[str, str]]:
     if record.variant:
         yield "variant", record.variant
     if record.verdict:
-        yield from evidence.in_words(record.verdict)
+        yield from evidence_in_words(record.verdict)
 
 
 def _tables(shown: ShownAttempt) -> Iterator[RenderableType]:

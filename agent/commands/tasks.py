@@ -9,7 +9,6 @@ from cyclopts import App, Parameter
 from rich.table import Table
 from rich.text import Text
 
-from kerneltune.agent import complete
 from kerneltune.agent.commands import AsJson
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import Page, columns, standard_page
@@ -39,7 +38,7 @@ Examples:
 
 @command.default
 def tasks(
-    task: Annotated[str | None, Parameter(help="Show this one: a name or a file.", completer=complete.tasks)] = None,
+    task: Annotated[str | None, Parameter(help="Show this one: a name or a file.")] = None,
     /,
     *,
     check: Annotated[

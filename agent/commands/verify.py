@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from kerneltune.agent import complete
 from kerneltune.agent.attempt import GivenFile
 from kerneltune.agent.commands import Arch, AsJson, NoColour, RunsDir, Tier, Unsandboxed
 from kerneltune.agent.events import Note, RunStarted, Verified
@@ -50,13 +49,11 @@ Examples:
 def verify(
     attempt: Annotated[
         str,
-        Parameter(help="RUN/NUMBER, a run (its best attempt), or the start of either.", completer=complete.attempts),
+        Parameter(help="RUN/NUMBER, a run (its best attempt), or the start of either."),
     ],
     /,
     *,
-    task: Annotated[
-        str | None, Parameter(help="The run's task file, if it lies elsewhere now.", completer=complete.python_files)
-    ] = None,
+    task: Annotated[str | None, Parameter(help="The run's task file, if it lies elsewhere now.")] = None,
     tier: Tier = None,
     arch: Arch = None,
     runs_dir: RunsDir = None,
@@ -104,7 +101,7 @@ def _repeat(
 ) -> "Verification":
     """Judge a stored attempt again, compare, and store the event and the receipt."""
     from kerneltune.agent.attempt import rank_key
-    from kerneltune.agent.record.folder import ReceiptBook, folder_of
+    from kerneltune.agent.record.folder import folder_of
     from kerneltune.agent.repeat import repeated
 
     old, attempt_id, source = attempt.judged, attempt.attempt_id, attempt.source
@@ -114,7 +111,7 @@ def _repeat(
     verdict = update.failure or opened.tools.benches.bench(update, tier)
     bench_s = time.perf_counter() - started
     outcome = repeated(old, verdict, same_gpu=place.gpu == run.gpu)
-    book = ReceiptBook(folder_of(settings.runs_dir, run.run_id), opened.setting)
+    book = opened.receipts(folder_of(settings.runs_dir, run.run_id))
     receipt, path = book.keep_again(attempt_id, source, update, verdict, tier if place.gpu else None)
     event = Verified(
         run.run_id,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from kerneltune.agent import complete
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.commands import AsLines, RunsDir, no_runs, require_record
 from kerneltune.agent.events import Event
@@ -55,18 +54,12 @@ The start of an id will do.
 def watch(
     run: Annotated[
         str | None,
-        Parameter(
-            metavar="RUN", help="A run, or the start of its id; without one, the newest.", completer=complete.runs
-        ),
+        Parameter(metavar="RUN", help="A run, or the start of its id; without one, the newest."),
     ] = None,
     /,
     *,
     speed: Annotated[
         str | None, Parameter(metavar="FACTOR", help="Play it from the beginning, so many times as fast, or max.")
-    ] = None,
-    idle_limit: Annotated[
-        float | None,
-        Parameter(metavar="SECONDS", help="A longer silence lasts only so many seconds before --speed; 5, or inf."),
     ] = None,
     svg: Annotated[Path | None, Parameter(help="Write the last screen into this file as a picture.")] = None,
     width: Annotated[int | None, Parameter(metavar="N", help="With --svg: cells across, else 120.")] = None,
@@ -86,18 +79,18 @@ def watch(
     from rich.console import Console
 
     from kerneltune.agent.record.store import Store
-    from kerneltune.agent.view.output import choose_view
+    from kerneltune.agent.view.output import can_show_screen, choose_view
     from kerneltune.agent.view.watch import Playback
 
-    factor, idle_limit_s = _speed(speed), _idle_limit_s(idle_limit)
+    factor = _speed(speed)
     columns, lines = _picture_size(svg, width, height)
     require_record(settings.runs_dir)
     with Store.open(settings.runs_dir) as store:
         stored = _StoredRun(store, _named(store, run))
         if svg:
             return _write(svg, columns, lines, stored)
-        choice = choose_view(here, is_terminal=sys.stdout.isatty(), json=json, plain=plain)
-        playback = Playback(stored.more, lambda: process_of(stored.folder), speed=factor, idle_limit_s=idle_limit_s)
+        choice = choose_view(here, is_terminal=can_show_screen(sys.stdout), json=json, plain=plain)
+        playback = Playback(stored.more, lambda: process_of(stored.folder), speed=factor)
         if choice.kind == "live":
             return _play(Console(no_color=not choice.colour), playback, stored)
         return _print(choice, playback, stored)
@@ -115,16 +108,6 @@ def _speed(text: str | None) -> float | None:
     if not _SLOWEST <= speed <= MAX_SPEED:
         raise UsageError(f"--speed {text}: give a number above 0 ({_SLOWEST:g} to {MAX_SPEED:g}), or max")
     return speed
-
-
-def _idle_limit_s(seconds: float | None) -> float:
-    from kerneltune.agent.view.watch import IDLE_LIMIT_S
-
-    if seconds is None:
-        return IDLE_LIMIT_S
-    if not seconds > 0:
-        raise UsageError(f"--idle-limit {seconds:g}: give seconds above 0, or inf for silences as long as they were")
-    return seconds
 
 
 def _picture_size(svg: Path | None, width: int | None, height: int | None) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """What a format is, which there are, and how a command line names one with its options.
 
-To add a format: write its class, name it in FORMATS. Help, completion and the data set card follow. Completion reads
-this module, so it imports nothing heavy.
+To add a format: write its class, name it in FORMATS. Help and the data set card follow. Help reads this module,
+so it imports nothing heavy.
 
 An export goes over the record twice at most. In the first pass every format that `surveys` sees every trajectory, for
 what cannot be known of one run alone (the best kernel of a task, the mean return of a group); in the second, each

@@ -7,9 +7,8 @@ Names of tasks, models and providers are other people's: whatever they hold, the
 import json
 import math
 import re
-import statistics as middles
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -17,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kerneltune.agent.attempt import Attempt
-from kerneltune.agent.export.base import Feature, Format
-from kerneltune.agent.export.chat_formats import cost_usd, usage_totals
+from kerneltune.agent.export.base import Feature, Format, Row
 from kerneltune.agent.export.files import MANIFEST, DataFile
 from kerneltune.agent.export.provenance import SCHEMA_VERSION, Provenance, terms_of
 from kerneltune.agent.record.trajectory import Trajectory
@@ -29,9 +27,7 @@ from kerneltune.tools.schema.verdict import Status
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MOST_TASKS = 50
 MOST_OF_A_NAME = 100
-THRESHOLDS = (1.0, 1.1, 1.5, 2.0, 4.0)  # strictly above
 STATUSES = {
     Status.CORRECT.value: "right on every input tried, and timed on a GPU",
     Status.CHECKED.value: "right on every input tried, **not timed**: there was no GPU, or others used it",
@@ -59,80 +55,45 @@ _TAGS = {
 _ORDINARY = re.compile(r"[\w.,+/ @=()-]+\Z", re.ASCII)
 _MARKUP = re.compile(r"[\\`*_\[\]<>#|~$&]")
 _MARKUP_AND_LINKS = re.compile(r"[\\`*_{}\[\]<>()#!|~$&:@.+=\"'-]")
-TABLES = ("verdicts", "writers", "runs", "leaks", "marks", "totals")
 
 
 class Statistics:
-    """Counts of the attempts that pass, and of their conversations. `tables` by name, each from a tuple to a count:
-
-    verdicts   task, split, status          writers    provider, model, gpu, status
-    runs       provider, model, gpu         leaks      task, benchmark problem
-    marks      whatever else is true        totals     sums over conversations
-    """
+    """Counts of the attempts that pass. `marks`: timed, faster, "exact duplicate", "near duplicate", leaked, held, "did
+    not hold"; `leaks`: runs by task and the benchmark problem that it is."""
 
     def __init__(self) -> None:
-        self.tables: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in TABLES}
-        self.best: dict[str, tuple[float, str, str]] = {}  # by task: speed-up, attempt, GPU
-        self.speedups: list[float] = []
-        self.turns: list[int] = []
-        self.first_at = math.inf
-        self.last_at = -math.inf
+        self.runs = 0
+        self.tasks: set[str] = set()
+        self.statuses: Counter[str] = Counter()
+        self.marks: Counter[str] = Counter()
+        self.leaks: Counter[tuple[str, str]] = Counter()
+        self.first_at, self.last_at = math.inf, -math.inf
 
     def add(self, trajectory: Trajectory, kept: Sequence[Attempt], facts: Provenance) -> None:
-        """Counts one run, of which these attempts pass."""
-        run, row = trajectory.run, facts.of(None)
-        writer = (row["provider"], row["model"] or "", row["gpu"] or "")
-        self.tables["runs"][writer] += 1
+        """Count one run, of which these attempts pass."""
+        at, row = trajectory.run.at, facts.of(None)
+        self.runs += 1
+        self.first_at, self.last_at = min(self.first_at, at), max(self.last_at, at)
         if row["leaked"] is not None:
-            self.tables["leaks"][row["task"], row["leaked"]] += 1
-            self.tables["marks"][("leaked",)] += len(kept)
-        self.first_at, self.last_at = min(self.first_at, run.at), max(self.last_at, run.at)
+            self.leaks[row["task"], row["leaked"]] += 1
+            self.marks["leaked"] += len(kept)
         for attempt in kept:
-            status = attempt.status.value if attempt.status else "unjudged"
-            self.tables["verdicts"][row["task"], row["split"], status] += 1
-            self.tables["writers"][*writer, status] += 1
-            self._add_attempt(attempt, facts)
-        for conversation in trajectory.conversations:
-            replies = [m for m in conversation.messages if m.role == "assistant"]
-            self.turns.append(len(replies))
-            found = usage_totals(replies) | {"cost_usd": cost_usd(replies)}
-            found["characters"] = sum(len(m.text) + len(m.thinking) for m in conversation.messages)
-            for name, value in found.items():
-                self.tables["totals"][(name,) if value is not None else (f"{name} unknown",)] += value or value is None
+            self.tasks.add(row["task"])
+            self.statuses[attempt.status.value if attempt.status else "unjudged"] += 1
+            self.marks.update(_marks(attempt, facts.of(attempt)))
 
-    def _add_attempt(self, attempt: Attempt, facts: Provenance) -> None:
-        row, marks = facts.of(attempt), self.tables["marks"]
-        marks[("faster",)] += bool(row["faster"])
-        if row.get("exact_first") is False:
-            marks[("exact duplicate",)] += 1
-        elif row.get("near_first") is False:
-            marks[("near duplicate",)] += 1
-        if attempt.held is not None:
-            marks[("held" if attempt.held else "did not hold",)] += 1
-        speedup = row["speedup"]
-        if speedup is not None and 0.0 < speedup < math.inf:
-            self.speedups.append(speedup)
-            if attempt.held is not False and speedup > self.best.get(row["task"], (0.0,))[0]:
-                self.best[row["task"]] = (speedup, attempt.attempt_id, row["gpu"] or "")
 
-    def by(self, name: str, *columns: int) -> Counter[tuple[str, ...]]:
-        """A table summed over all but some columns of its key, largest first, then by name."""
-        out: Counter[tuple[str, ...]] = Counter()
-        for key, n in self.tables[name].items():
-            out[tuple(key[c] for c in columns)] += n
-        return Counter(dict(sorted(out.items(), key=lambda item: (-item[1], item[0]))))
-
-    def total(self, name: str) -> int:
-        """The sum of a table."""
-        return self.tables[name].total()
-
-    def mark(self, name: str) -> int:
-        """How many attempts have a mark: faster, "exact duplicate", "near duplicate", leaked, held, "did not hold"."""
-        return self.tables["marks"][(name,)]
-
-    def sum_of(self, name: str) -> float:
-        """A sum over conversations: characters, input_tokens, cost_usd; "… unknown" counts those of which it is not."""
-        return self.tables["totals"][(name,)]
+def _marks(attempt: Attempt, row: Row) -> Iterator[str]:
+    if row["speedup"] is not None:
+        yield "timed"
+    if row["faster"]:
+        yield "faster"
+    if row.get("exact_first") is False:
+        yield "exact duplicate"
+    elif row.get("near_first") is False:
+        yield "near duplicate"
+    if attempt.held is not None:
+        yield "held" if attempt.held else "did not hold"
 
 
 @dataclass(frozen=True)
@@ -270,31 +231,18 @@ def flat(columns: Iterable[Feature], inside: str = "") -> list[Feature]:
 
 
 def _values(made: Card, counted: Statistics) -> dict[str, object]:
-    statuses = counted.by("verdicts", 2)
-    tasks = counted.by("verdicts", 0, 1)
-    right_of = Counter({key: 0 for key in tasks})
-    for (task, split, status), n in counted.tables["verdicts"].items():
-        right_of[task, split] += n if status in _RIGHT else 0
-    right_by = Counter[tuple[str, ...]]()
-    for (*who, status), n in counted.tables["writers"].items():
-        right_by[tuple(who)] += n if status in _RIGHT else 0
-    attempts_by = counted.by("writers", 0, 1, 2)
+    right = sum(counted.statuses[status] for status in _RIGHT)
     return {
         "export": made,
         "s": counted,
         "made": _date(made.made_at),
         "first": _date(counted.first_at),
         "last": _date(counted.last_at),
-        "statuses": [(status, STATUSES.get(status, ""), n) for (status,), n in statuses.items()],
-        "right": sum(statuses[(status,)] for status in _RIGHT),
-        "untimed": statuses[(Status.CHECKED.value,)],
-        "tasks": [(*key, n, right_of[key], counted.best.get(key[0])) for key, n in tasks.items()],
-        "writers": [(*key, runs, attempts_by[key], right_by[key]) for key, runs in counted.by("runs", 0, 1, 2).items()],
-        "thresholds": [(t, sum(s > t for s in counted.speedups)) for t in THRESHOLDS],
-        "median_speedup": middles.median(counted.speedups) if counted.speedups else None,
-        "turns": middles.median_low(counted.turns) if counted.turns else None,
+        "statuses": [(status, STATUSES.get(status, ""), n) for status, n in counted.statuses.most_common()],
+        "attempts": counted.statuses.total(),
+        "right": right,
+        "untimed": counted.statuses[Status.CHECKED.value],
         "splits": (*_SPLITS, "other"),
-        "most_tasks": MOST_TASKS,
     }
 
 

@@ -1,16 +1,14 @@
 """The files of an export: tables as Parquet or JSON lines, in a folder that is there whole, or not at all.
 
-`pyarrow` and `orjson` are of the extra `export`. Two exports into one folder do not meet: whoever comes second is
-refused. What an export that was killed left aside is removed by the next one.
+`pyarrow` and `orjson` are of the extra `export`. Two exports into one folder do not meet: each writes aside, and who
+ends second is refused.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import math
-import os
-import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,20 +228,17 @@ def made_whole(target: Path, *, overwrite: bool) -> Iterator[Path]:
         target.name.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"-o {str(target)!r}: a name in UTF-8 is wanted") from error
-    aside = target.with_name(f".{target.name}.part")
     try:
-        with _locked(aside, target):
-            try:
-                _check_free(target, overwrite=overwrite)
-                for path in aside.iterdir():
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-                yield aside
-                _sync(aside)
-                _check_free(target, overwrite=overwrite)  # much may have happened in an hour
-                _put(aside, target)
-            except BaseException:
-                shutil.rmtree(aside, ignore_errors=True)
-                raise
+        _check_free(target, overwrite=overwrite)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as aside:
+            made = Path(aside, "new")
+            made.mkdir()
+            yield made
+            _check_free(target, overwrite=overwrite)  # much may have happened in an hour
+            if target.exists():
+                target.rename(Path(aside, "old"))
+            made.rename(target)
     except OSError as error:
         raise StoreError(f"{target}: {error.strerror or error}; nothing was left there") from error
 
@@ -263,43 +258,3 @@ def _is_export(folder: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(found, dict) and "kerneltune_export" in found
-
-
-@contextlib.contextmanager
-def _locked(aside: Path, target: Path) -> Iterator[None]:
-    """A lock on the folder aside, which the system takes back when the process dies."""
-    while True:
-        aside.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(aside, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with contextlib.suppress(FileNotFoundError):  # else it was renamed between our two steps
-                if os.path.samestat(os.fstat(descriptor), aside.stat()):
-                    break
-        except BlockingIOError:
-            os.close(descriptor)
-            raise UsageError(f"another export is writing {target} right now; wait for it, or give another -o") from None
-        os.close(descriptor)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _sync(folder: Path) -> None:
-    """On the disk, all of it: a rename must not outlive what it names."""
-    for path in (*folder.rglob("*"), folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _put(aside: Path, target: Path) -> None:
-    old = target.with_name(f".{target.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if target.exists():
-        target.rename(old)
-    aside.rename(target)
-    shutil.rmtree(old, ignore_errors=True)

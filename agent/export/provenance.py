@@ -262,16 +262,6 @@ def predicate(where: Sequence[str], rewards: Iterable[str] = ()) -> Keep:
     return lambda row: all(test(row) for test in tests)
 
 
-def only_providers(names: str) -> str:
-    """The condition that `--only-providers openai,offline` means. Raises UsageError."""
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    if not wanted:
-        raise UsageError(f"--only-providers {names!r}: name one or more of {', '.join(PROVIDERS)}")
-    condition = f"provider={'|'.join(wanted)}"
-    predicate([condition], ())
-    return condition
-
-
 def _compiled(spec: str, known: Mapping[str, tuple[str, str]]) -> Keep:
     found = _SPEC.fullmatch(spec) if len(spec) <= _MOST_OF_A_SPEC else None
     if found is None:

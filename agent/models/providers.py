@@ -1,6 +1,6 @@
 """The providers of models, and from what --model says to a model that can be asked.
 
-All that names providers (settings, help, completion, `doctor`, the terms of exports) reads it here. The SDKs load when
+All that names providers (settings, help, `doctor`, the terms of exports) reads it here. The SDKs load when
 a model that needs one is opened.
 """
 
@@ -28,13 +28,12 @@ class SourceTerms:
 class Provider:
     """How to reach the models of one provider.
 
-    spelling: of --model, as help shows it. about: for completion. model_class: "module:class" beside this file.
+    spelling: of --model, as help shows it. model_class: "module:class" beside this file.
     key_variable: the environment variable of the API key; "" for none. models: how the names of its closed models
     begin, whose terms hold wherever they are served.
     """
 
     spelling: str
-    about: str
     model_class: str
     terms: SourceTerms
     key_variable: str = ""
@@ -50,7 +49,6 @@ class Provider:
 PROVIDERS: Mapping[str, Provider] = {
     "anthropic": Provider(
         "anthropic[:ID]",
-        "Claude",
         "anthropic:AnthropicModel",
         SourceTerms(
             "anthropic-commercial",
@@ -64,7 +62,6 @@ PROVIDERS: Mapping[str, Provider] = {
     ),
     "openai": Provider(
         "openai[:ID]",
-        "OpenAI's models",
         "openai_responses:OpenAIModel",
         SourceTerms(
             "openai-services-agreement",
@@ -77,7 +74,6 @@ PROVIDERS: Mapping[str, Provider] = {
     ),
     "chat": Provider(
         "chat:ID",
-        "any server of the Chat Completions API, with --base-url",
         "openai_chat:ChatModel",
         SourceTerms(
             "model-licence",
@@ -88,7 +84,6 @@ PROVIDERS: Mapping[str, Provider] = {
     ),
     "scripted": Provider(
         "scripted:FILE",
-        "replies from a file",
         "scripted:ScriptedModel",
         SourceTerms(
             "unknown-scripted",

@@ -14,10 +14,9 @@ import os
 import platform
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -30,6 +29,7 @@ from kerneltune.tools.schema.verdict import NOT_TIMED, Tier, Verdict
 
 if TYPE_CHECKING:
     from kerneltune.tools.receipt import ReceiptContext
+    from kerneltune.tools.sandbox.wire import Enforced
     from kerneltune.tools.update import Update
 
 RECEIPTS = "receipts"  # the folder in a run's
@@ -142,10 +142,13 @@ def _host(text: bytes) -> object:
 
 
 class ReceiptBook:
-    """Writes receipts into `folder`/receipts; None only makes them. `setting` is asked once, when one is due."""
+    """Writes receipts into `folder`/receipts; None only makes them. `enforced`, what holds a worker of each role, is
+    asked when one is due: the fork servers are warm by then."""
 
-    def __init__(self, folder: Path | None, setting: Callable[[], "ReceiptContext"]) -> None:
-        self._folder, self._setting = folder, cache(setting)
+    def __init__(
+        self, folder: Path | None, setting: "ReceiptContext", enforced: Callable[[], "Mapping[str, Enforced]"]
+    ) -> None:
+        self._folder, self._setting, self._enforced = folder, setting, enforced
 
     def keep(
         self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
@@ -173,7 +176,8 @@ class ReceiptBook:
         from kerneltune.tools.receipt import receipt  # brings numpy; `optimize show` only asks where a receipt lies
 
         return receipt(
-            self._setting(),
+            self._setting,
+            self._enforced(),
             attempt_id=attempt_id,
             source=source,
             update=update,

@@ -1,7 +1,7 @@
 """Stored runs and attempts in short, and which of them a person means: SQL on the driver's own connection.
 
-No text of an attempt is read. SQLAlchemy takes a third of a second to import; the completion of a shell uses this
-without it. What a run has come to is counted when it is asked for: of 1,000,000 attempts in 33,333 runs, on a busy
+No text of an attempt is read. SQLAlchemy takes a third of a second to import; the first page uses this without
+it. What a run has come to is counted when it is asked for: of 1,000,000 attempts in 33,333 runs, on a busy
 machine, the latest 20 take 10 ms, those of a task 50 ms, `--verdict wrong` 0.2 s, a verdict that nobody has 0.4 s and
 all runs 7 s.
 A table of counts that every writer kept up would save that, and cost 180 lines.
@@ -269,14 +269,6 @@ def latest_runs(database: Path, limit: int = 1) -> list[RunSummary]:
     """The latest runs, newest first; none where there is no record, an older one, or one that is locked."""
     with contextlib.suppress(sqlite3.Error, UnicodeError, OSError, ValueError), _read_only(database) as connection:
         return summaries(connection, Filter(limit=limit))
-    return []
-
-
-def attempts_starting(database: Path, start: str, limit: int = 200) -> list[str]:
-    """The ids of the latest attempts whose ids start so; as patient as `latest_runs`."""
-    query = "SELECT attempt_id FROM attempts WHERE attempt_id >= ? AND attempt_id < ? ORDER BY seq DESC LIMIT ?"
-    with contextlib.suppress(sqlite3.Error, UnicodeError, OSError), _read_only(database) as connection:
-        return [row[0] for row in connection.execute(query, (start, start + _AFTER_ALL, limit))]
     return []
 
 

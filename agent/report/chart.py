@@ -1,36 +1,25 @@
-"""The charts of reports as SVG: scales, ticks, marks and legends, the course of a run, its roofline, the spread of its
-timings. Pure; colours are those of the page's classes, and a verdict's meaning is never in the colour alone.
+"""The chart of a report as SVG: the speed-up of each attempt, and what became of those without one. Pure; colours are
+those of the page's classes, and a verdict's meaning is never in the colour alone.
 
-Every chart is drawn for a width, so that its letters keep their size: once for a wide page, once for a narrow one.
-Words that come in must be plain and without secrets (`Sanitizer.line`); they are made plain, cut and escaped here.
+It is drawn for a width, so that its letters keep their size: once for a wide page, once for a narrow one.
+All its words are ours: numbers, verdicts, tiers and the names of our baselines.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from statistics import median
 from typing import Final, NamedTuple
 
 from markupsafe import Markup, escape
-from rich.cells import cell_len, set_cell_size
 
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.report.data import (
     RunData,
     baseline_name,
-    dig,
-    finite,
     hardest,
-    number,
-    plausible,
-    ranked,
 )
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.text import verdict_style
-from kerneltune.tools.schema.codec import one_line
-from kerneltune.tools.schema.gpus import rate_tflops
 from kerneltune.tools.schema.verdict import Comparison, Status
 
 WIDE, NARROW = 840, 350
@@ -44,12 +33,6 @@ _MARKS = {
     "plus": "m-{t} 0h{v}m-{t}-{t}v{v}",
     "bar": "m0-{t}v{v}",
 }
-
-
-def short(text: str, most: int) -> str:
-    """At most so many columns of a text on one line; wide characters take two."""
-    line = one_line(text)
-    return line if cell_len(line) <= most else set_cell_size(line, most - 1).rstrip() + "…"
 
 
 @dataclass(frozen=True)
@@ -105,29 +88,10 @@ def around(values: Iterable[float], *, log: bool, room: float = 0.06) -> tuple[f
     return low - more, high + more
 
 
-def apart(places: Sequence[float], least: float) -> list[float]:
-    """Places of labels, given from below (a large y) upwards, moved up where they would touch."""
-    found = list[float]()
-    for y in places:
-        found.append(min(y, found[-1] - least) if found else y)
-    return found
-
-
-def fitted(said: str, room: float, *, bold: bool = False) -> str:
-    """As much of a text as has room in so many pixels; fonts differ, so letters are taken for wide ones."""
-    used, factor = 0.0, 1.12 if bold else 1.0
-    for i, letter in enumerate(said):
-        used += factor * (12.6 if letter in "WMm@%" or ord(letter) > 0x2000 else 8.6 if letter.isupper() else 6.9)
-        if used > room:
-            return said[: max(i - 1, 0)].rstrip() + "…"
-    return said
-
-
-def text(x: float, y: float, said: str, *, style: str = "", anchor: str = "start", most: int = 90) -> str:
+def text(x: float, y: float, said: str, *, style: str = "", anchor: str = "start") -> str:
     """Words at a place."""
-    shown = escape(short(said, most))
     where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}"{_of(style)}{where}>{shown}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{_of(style)}{where}>{escape(said)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, style: str = "grid") -> str:
@@ -142,11 +106,6 @@ def path(points: Sequence[tuple[float, float]], style: str, *, steps: bool = Fal
     return f'<path{_of(style)} d="M{start[0]:.1f} {start[1]:.1f}{drawn}"/>'
 
 
-def rect(x: float, y: float, width: float, height: float, style: str) -> str:
-    """A filled box."""
-    return f'<rect{_of(style)} x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"/>'
-
-
 def marks(kind: str, places: Iterable[tuple[float, float]], style: str, r: float = 4.0) -> str:
     """The same mark at many places, as one path."""
     sizes = {"r": r, "d": 2 * r, "t": 1.25 * r, "u": 2.2 * r, "v": 2.5 * r}
@@ -157,7 +116,7 @@ def marks(kind: str, places: Iterable[tuple[float, float]], style: str, r: float
 
 def titled(mark: str, about: str) -> str:
     """A mark that says what it is when pointed at."""
-    return f"<g>{mark}<title>{escape(short(about, 200))}</title></g>"
+    return f"<g>{mark}<title>{escape(about)}</title></g>"
 
 
 def _of(style: str) -> str:
@@ -185,22 +144,14 @@ def grid_y(scale: Scale, left: float, right: float, form: str, *, most: int = 6,
         yield text(left - 8, y + 4, f"{value:{form}}{unit}", style="dim", anchor="end")
 
 
-def grid_x(scale: Scale, top: float, bottom: float, form: str, *, most: int = 8, unit: str = "") -> Iterator[str]:
-    """Vertical lines with their values below."""
-    for value in scale.ticks(most):
-        x = scale(value)
-        yield line(x, top, x, bottom)
-        yield text(x, bottom + 17, f"{value:{form}}{unit}", style="dim", anchor="middle")
-
-
 def drawing(width: float, height: float, about: str, body: Iterable[str]) -> Markup:
     """A whole chart. `about` says in words what it shows, for those who cannot see it."""
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     inside = "".join(body)
-    return Markup(f'<svg {size} role="img" aria-label="{escape(short(about, 400))}">{inside}</svg>')
+    return Markup(f'<svg {size} role="img" aria-label="{escape(about)}">{inside}</svg>')
 
 
-# What the charts show ------------------------------------------------------------------------------------------------
+# What the chart shows ------------------------------------------------------------------------------------------------
 
 _TIERS: Final = {"screened": ("circle", "hollow"), "judged": ("circle", "best"), "confirmed": ("diamond", "best")}
 
@@ -326,248 +277,3 @@ def _strip(others: Sequence[Attempt], across: Scale, top: float, width: float) -
         places = [(across(a.number), y) for a in others if a.status is status]
         body.append(marks(look(status).mark, places, look(status).css, 2.2 if many else 4.0))
     return body, y + 8
-
-
-LIGHT = "speed of light"
-_LOG_TIMES_FROM = 1.8  # from this ratio of the largest time to the smallest on
-
-
-@dataclass(frozen=True)
-class Roof:
-    """What the chart is, how to read it, and its drawing at a width."""
-
-    title: str
-    note: str
-    draw: Callable[[float], Markup]
-
-
-@dataclass(frozen=True)
-class _Ceiling:
-    """Bytes and flops a second at most, and the task's work."""
-
-    gbps: float
-    tflops: float
-    precision: str
-    intensity: float
-    flops: float
-    gpu: str
-
-
-def roof(material: RunData) -> Roof | None:
-    """None when nothing was timed."""
-    if not material.timed:
-        return None
-    if (ceiling := _ceiling(material)) is not None:
-        note = (
-            f"Both roofs are the data sheet's for {ceiling.gpu}. The intensity is the task's, {ceiling.intensity:.4g}"
-            " FLOP for each byte (inputs, parameters and outputs once), and therefore the same for every attempt: it"
-            " says what must be done, not what was measured on the way to memory."
-        )
-        return Roof("Roofline", note, partial(_roofline, material, ceiling))
-    return Roof("Time over the floor", _why(material), partial(_floor, material))
-
-
-def _why(material: RunData) -> str:
-    reason = _missing(material)
-    floor = "" if material.light_us else " The speed of light was not noted either."
-    return f"{reason} Shown instead: each time, above the least time that the GPU's bandwidth allows.{floor}"
-
-
-def _missing(material: RunData) -> str:
-    """What a roofline lacks."""
-    work = material.work
-    if work.flops == 0.0:
-        return (
-            "This task multiplies nothing that would count as a contraction, so memory alone is its roof: a roofline"
-            " would have one slope and no ridge."
-        )
-    if work.flops is None or work.flops < 0:
-        return "How many FLOP the task takes was not noted with this run, so no roofline can be drawn."
-    if work.bytes_moved is None or work.bytes_moved <= 0:
-        return "How many bytes the task moves was not noted with this run, so no roofline can be drawn."
-    gpu = one_line(material.trajectory.run.gpu or "this GPU")[:60]
-    at = f" at {one_line(work.precision)[:20]}" if material.gpu and work.precision else ""
-    return f"The rates of {gpu}{at} are not known here, so no roofline can be drawn."
-
-
-def _ceiling(material: RunData) -> _Ceiling | None:
-    work, gpu = material.work, material.gpu
-    if not (work.bytes_moved and work.flops and gpu and work.precision):
-        return None
-    if work.bytes_moved < 0 or work.flops < 0:
-        return None
-    try:
-        tflops = rate_tflops(gpu, work.precision)
-    except KeyError:
-        return None
-    intensity = work.flops / work.bytes_moved
-    return _Ceiling(gpu.bandwidth_gbps, tflops, work.precision, intensity, work.flops, gpu.name)
-
-
-def _roofline(material: RunData, ceiling: _Ceiling, width: float) -> Markup:
-    ridge = ceiling.tflops * 1e3 / ceiling.gbps
-    reached = [ceiling.flops / (a.timing.median_us * 1e6) for a in material.timed if a.timing]
-    across = Scale(min(ridge, ceiling.intensity) / 8, max(ridge, ceiling.intensity) * 4, 62, width - 14, log=True)
-    roof_at = [min(ceiling.tflops, i * ceiling.gbps / 1e3) for i in (across.low, ceiling.intensity)]
-    low = min(*reached, roof_at[1]) / 3
-    up = Scale(low, max(ceiling.tflops, *reached) * 1.6, 300, 20, log=True)
-    body = [*grid_y(up, 62, width - 14, "g"), *grid_x(across, 20, 300, "g", most=8 if width > 500 else 5)]
-    start = max(across.low, low * 1e3 / ceiling.gbps)
-    corners = [(across(start), up(start * ceiling.gbps / 1e3)), (across(ridge), up(ceiling.tflops))]
-    body.append(path([*corners, (width - 14, up(ceiling.tflops))], "roof"))
-    body += [
-        text(width - 16, up(ceiling.tflops) - 7, f"{ceiling.tflops:g} TFLOP/s {ceiling.precision}", anchor="end"),
-        text(across(start * 2) + 8, up(start * 2 * ceiling.gbps / 1e3) + 16, f"{ceiling.gbps:g} GB/s"),
-        text(62, 14, "TFLOP/s", style="dim"),
-        text(width - 14, 336, "FLOP per byte", style="dim", anchor="end"),
-        line(across(ceiling.intensity), 300, across(ceiling.intensity), up(roof_at[1]), "one"),
-    ]
-    places = [(across(ceiling.intensity), up(value)) for value in reached]
-    body += _placed(material.timed, places, [_of_light(a) for a in material.timed])
-    top = max(reached)
-    count = words.plural(len(reached), "attempt")
-    about = f"Roofline: {count}, the fastest at {top:.3g} TFLOP/s of {roof_at[1]:.3g} possible"
-    return drawing(width, 344, about, body)
-
-
-def _floor(material: RunData, width: float) -> Markup:
-    timed = material.timed
-    times = [a.timing.median_us for a in timed if a.timing]
-    levels = sorted(_levels(material))
-    right = width - (206 if width > 500 else 104)
-    last = max(a.number for a in timed)
-    across = Scale(0.5, last + 0.5, 52, right)
-    values = [*times, *(us for us, _, _ in levels)]
-    log = max(values) / min(values) > _LOG_TIMES_FROM
-    up = Scale(*around(values, log=log, room=0.1), 290, 22, log)
-    body = [text(44, 14, "µs", style="dim", anchor="end"), *grid_y(up, 52, right, "g")]
-    places = apart([up(us) for us, _, _ in levels], 30 if width <= 500 else 15)
-    for (us, style, key), y in zip(levels, places, strict=True):
-        body.append(line(52, up(us), right, up(us), style))
-        body.append(line(right, up(us), right + 8, y, "whisker"))
-        body += _named(key, us, right + 12, y, wide=width > 500)
-    at = [(across(a.number), up(us)) for a, us in zip(timed, times, strict=True)]
-    body += _placed(timed, at, [_of_light(a) for a in timed])
-    body += _numbers(across, last, 308, 6)
-    body.append(text(right, 326, "attempt", style="dim", anchor="end"))
-    return drawing(width, 334, f"Times of {words.plural(len(times), 'attempt')} over the speed of light", body)
-
-
-def _named(key: str, us: float, x: float, y: float, *, wide: bool) -> list[str]:
-    """The name of a level and its time, on one line or on two."""
-    name = (LIGHT if key == LIGHT else baseline_name(key)).removeprefix("torch.")
-    if wide:
-        return [text(x, y + 4, f"{name} {words.microseconds(us)}", most=32)]
-    brief = name.removeprefix("compile ")  # "max-autotune" fits a narrow margin
-    return [text(x, y - 1, fitted(brief, 92)), text(x, y + 12, words.microseconds(us), style="dim")]
-
-
-def _levels(material: RunData) -> Iterator[tuple[float, str, str]]:
-    if material.light_us is not None:
-        yield material.light_us, "roof", LIGHT
-    leader = material.best or material.timed[-1]
-    for compared in ranked(leader)[:4]:
-        yield compared.baseline_us, "level", compared.baseline
-
-
-def _of_light(attempt: Attempt) -> str:
-    fraction = finite(attempt.sol_fraction)
-    share = f", {fraction:.0%} of the speed of light" if fraction is not None else ""
-    return f"attempt {attempt.number}: {_time(attempt)}{share}"
-
-
-CANDIDATE = "candidate"
-_MOST_SERIES, _MOST_VALUES = 8, 3_000
-_SERIES_ROW = 62.0
-_FAR = 1.3
-
-
-@dataclass(frozen=True)
-class TimingSeries:
-    """The times of one contestant, one a block, in microseconds."""
-
-    key: str
-    name: str
-    times_us: tuple[float, ...]
-
-    def at(self, share: float) -> float:
-        """A quantile."""
-        ordered = sorted(self.times_us)
-        place = share * (len(ordered) - 1)
-        low = math.floor(place)
-        high = min(low + 1, len(ordered) - 1)
-        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-    @property
-    def median_us(self) -> float:
-        """The middle one."""
-        return median(self.times_us)
-
-
-def series(material: RunData) -> list[TimingSeries]:
-    """The candidate first, then the baselines, the fastest first; empty without a receipt that holds blocks."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for block in _rounds(dig(material.receipt, "evidence")):
-        for key, times in block.items():
-            if isinstance(times, list) and (key in found or len(found) < _MOST_SERIES):
-                found[str(key)] += [us for t in times if (us := number(t)) is not None and plausible(us)]
-    number_of = f"attempt {material.best.number}" if material.best else "candidate"
-    made = [
-        TimingSeries(key, number_of if key == CANDIDATE else baseline_name(key), tuple(times[:_MOST_VALUES]))
-        for key, times in found.items()
-        if times
-    ]
-    return sorted(made, key=lambda s: (s.key != CANDIDATE, s.median_us))
-
-
-def _rounds(evidence: object) -> Iterator[Mapping[str, object]]:
-    processes = dig(evidence, "processes")
-    for told in processes if isinstance(processes, list) else [evidence]:
-        rounds = dig(told, "rounds")
-        yield from (r for r in rounds if isinstance(r, Mapping)) if isinstance(rounds, list) else ()
-
-
-def is_relative(found: Sequence[TimingSeries]) -> bool:
-    """Whether the medians lie so far apart that one axis would show them as points."""
-    medians = [s.median_us for s in found]
-    return max(medians) / min(medians) > _FAR
-
-
-def spread(found: Sequence[TimingSeries], width: float) -> Markup:
-    """A row for each: every block a dot, a box from the first to the third quartile, the median a line; each around its
-    own median where the medians lie far apart.
-
-    The axis spans the 2nd to the 98th percentile of all rows, and a row says how many of its blocks lie beyond."""
-    rows = [_relative(s) for s in found] if is_relative(found) else list(found)
-    low, high = around((v for s in rows for v in (s.at(0.02), s.at(0.98))), log=False, room=0.08)
-    across = Scale(low, high, 14, width - 14)
-    unit = "%" if is_relative(found) else ""
-    body = list(grid_x(across, 8, 8 + _SERIES_ROW * len(found), "g", most=8 if width > 500 else 4, unit=unit))
-    for i, (row, one) in enumerate(zip(rows, found, strict=True)):
-        body += _row(row, one, across, 8 + _SERIES_ROW * i)
-    height = 8 + _SERIES_ROW * len(found) + 42
-    said = "away from its own median" if is_relative(found) else "µs a forward, cold L2"
-    body.append(text(width - 14, height - 6, said, style="dim", anchor="end"))
-    about = "; ".join(f"{s.name}: median {s.median_us:.2f} µs of {len(s.times_us)} blocks" for s in found)
-    return drawing(width, height, about, body)
-
-
-def _relative(one: TimingSeries) -> TimingSeries:
-    """In per cent of its own median, less 100."""
-    return TimingSeries(one.key, one.name, tuple(100 * (us / one.median_us - 1) for us in one.times_us))
-
-
-def _row(row: TimingSeries, one: TimingSeries, across: Scale, top: float) -> Iterator[str]:
-    """`row`: as it is drawn; `one`: the times."""
-    middle = top + 42
-    inside = [v for v in row.times_us if across.low <= v <= across.high]
-    beyond = len(row.times_us) - len(inside)
-    more = f" ({beyond} beyond the edge)" if beyond else ""
-    label = f"{one.name}  {words.microseconds(one.median_us)}{more}"
-    room = across.end - across.start
-    yield text(across.start, top + 17, fitted(label, room, bold=True), style="ink", most=300)
-    scattered = [(across(v), middle + 11 * (i * 0.618034 % 1.0 - 0.5) * 1.6) for i, v in enumerate(inside)]
-    yield marks("circle", scattered, "own block" if one.key == CANDIDATE else "block", 2.2)
-    first, third = across(row.at(0.25)), across(row.at(0.75))
-    yield rect(first, middle - 11, max(third - first, 1.0), 22, "box")
-    yield line(across(row.median_us), middle - 14, across(row.median_us), middle + 14, "median")

@@ -16,7 +16,6 @@ from kerneltune.agent.events import Event, RunResumed, Verified, Warned
 from kerneltune.agent.record.trajectory import Trajectory, ending
 from kerneltune.agent.view import text as words
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.gpus import Gpu, gpu_named
 from kerneltune.tools.schema.verdict import Comparison, Status, Timing
 
 _BASELINES = {
@@ -29,25 +28,14 @@ _PLAIN = re.compile(r"[a-z][a-z0-9_-]{0,19}")
 
 
 @dataclass(frozen=True)
-class TaskWork:
-    """What the timed case has to do at least: `bytes_moved` each input, parameter and output once, `flops` of
-    contractions. None where nobody noted it."""
-
-    bytes_moved: float | None = None
-    flops: float | None = None
-    precision: str | None = None
-
-
-@dataclass(frozen=True)
 class RunData:
     """One run. `course`: how it began, was resumed, ended, what it warned of and what was verified. `receipt`: that of
-    the best attempt, and why there is none. `other_receipt`: of any attempt, for what holds for the whole run."""
+    the best attempt, and why there is none."""
 
     trajectory: Trajectory
     course: Sequence[Event] = ()
     receipt: Json = None
     receipt_note: str = ""
-    other_receipt: Json = None
 
     @property
     def best(self) -> Attempt | None:
@@ -99,40 +87,6 @@ class RunData:
         """The attempts that have a time."""
         return [a for a in self.trajectory.attempts if timing_of(a)]
 
-    @cached_property
-    def light_us(self) -> float | None:
-        """What a perfect kernel would take, by the best attempt that says so."""
-        found = (sol_us(a) for a in [*([self.best] if self.best else []), *self.timed])
-        return next((us for us in found if us is not None), None)
-
-    @cached_property
-    def work(self) -> TaskWork:
-        """From the receipts; without contractions also from what was told a model."""
-        for told in (self.receipt, self.other_receipt):
-            main = dig(told, "task", "cases", 0)
-            bytes_moved, flops = number(dig(main, "bytes_moved")), number(dig(main, "flops"))
-            precision = dig(told, "task", "precision")
-            if bytes_moved is not None or flops is not None:
-                return TaskWork(bytes_moved, flops, precision if isinstance(precision, str) else None)
-        seen = (
-            number(e.evidence.get("arithmetic_intensity")) for a in self.trajectory.attempts for e in a.expectations
-        )
-        return TaskWork(None, 0.0 if next(seen, None) == 0.0 else None)
-
-    @cached_property
-    def gpu(self) -> Gpu | None:
-        """What is known of the GPU's rates."""
-        try:
-            return gpu_named(self.trajectory.run.gpu or "")
-        except KeyError:
-            return None
-
-    @property
-    def process(self) -> Json:
-        """What the receipt's judge noted of its last process: a confirmation has several."""
-        processes = dig(self.receipt, "evidence", "processes")
-        return processes[-1] if isinstance(processes, list) and processes else dig(self.receipt, "evidence")
-
 
 def dig(value: Json, *path: str | int) -> Json:
     """What lies at a path of a JSON value; None where something is missing or of another type."""
@@ -155,13 +109,6 @@ def finite(value: float | None) -> float | None:
         return float(value) if value is not None and math.isfinite(value) else None
     except OverflowError:  # JSON knows whole numbers of any size
         return None
-
-
-def sol_us(attempt: Attempt) -> float | None:
-    """The speed-of-light time that the attempt was compared with, in microseconds."""
-    fraction = finite(attempt.sol_fraction)
-    us = attempt.timing.median_us if attempt.timing else 0.0
-    return fraction * us if fraction and plausible(us) and plausible(fraction * us) else None
 
 
 def ranked(attempt: Attempt) -> list[Comparison]:

@@ -8,20 +8,16 @@ import base64
 import hashlib
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from importlib import resources
-from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
 from kerneltune.agent.attempt import Attempt, Expectation
-from kerneltune.agent.events import RunStarted
-from kerneltune.agent.record.trajectory import JUDGED_FILES, Message, Trajectory
-from kerneltune.agent.report import chart
-from kerneltune.agent.report.chart import VerdictLook, curve, look, roof, series, spread
+from kerneltune.agent.record.trajectory import Message, Trajectory
+from kerneltune.agent.report.chart import NARROW, WIDE, VerdictLook, curve, look
 from kerneltune.agent.report.data import (
     RunData,
     ancestors,
@@ -38,10 +34,9 @@ from kerneltune.agent.report.data import (
 )
 from kerneltune.agent.report.text import Sanitizer, diff, source, transcripts
 from kerneltune.agent.view import text as words
-from kerneltune.tools.backends.base import throttled
+from kerneltune.tools.reflect import evidence_in_words
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.evidence import in_words
-from kerneltune.tools.schema.verdict import NOT_IN_FULL, Comparison, Status
+from kerneltune.tools.schema.verdict import Comparison, Status
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -90,15 +85,8 @@ def moment(at: float) -> str:
         return "at an unknown time"
 
 
-def both(shown: Sanitizer, draw: Callable[[float], Markup]) -> tuple[Markup, Markup]:
-    """A drawing at both widths."""
-    return shown.drawing(draw(chart.WIDE)), shown.drawing(draw(chart.NARROW))
-
-
 def _run_values(material: RunData, shown: Sanitizer) -> dict[str, object]:
     run = material.trajectory
-    blocks = series(material)
-    above = roof(material)
     return {
         "title": f"{run.run.task}: {run.run.run_id}",
         "material": material,
@@ -109,11 +97,7 @@ def _run_values(material: RunData, shown: Sanitizer) -> dict[str, object]:
         "counts": counts(run),
         "tiles": _tiles(material),
         "baselines": ranked(material.best) if material.best else [],
-        "curve": both(shown, partial(curve, material)) if run.attempts else None,
-        "roof": above,
-        "roof_drawn": both(shown, above.draw) if above else None,
-        "spread": both(shown, partial(spread, blocks)) if blocks else None,
-        "series": blocks,
+        "curve": [curve(material, width) for width in (WIDE, NARROW)] if run.attempts else None,
         "best": _best(material, shown),
         "attempts": run.attempts,
         "costs": cost_lines(run),
@@ -231,7 +215,6 @@ def counts(run: Trajectory) -> list[tuple[VerdictLook, int]]:
     return [(look(status), tally[status]) for status in (*Status, None) if tally[status]]
 
 
-_POWER_CAP = 0x4
 _VERSIONS = ("kerneltune", "torch", "triton", "numpy", "python", "platform")
 _FENCES = {
     "seccomp": "seccomp",
@@ -246,10 +229,13 @@ def facts(material: RunData) -> list[Evidence]:
     """In the order in which a sceptic asks."""
     run, told = material.trajectory.run, material.receipt
     versions = ", ".join(f"{k} {run.versions[k]}" for k in _VERSIONS if k in run.versions)
-    found = [("versions", versions), ("compiled for", run.arch), *_gpu(material)]
-    found += [*_clocks(material.process), *_measurement(told)]
-    found += in_words(material.best.judged) if material.best else []
-    found += [*_protocol(told), *_cases(told), *_sandbox(material)]
+    limits = ", ".join(f"{name} {value}" for name, value in run.limits.items() if value is not None)
+    found = [("limits", limits), ("seed", str(run.seed)), ("versions", versions), ("compiled for", run.arch)]
+    found += _gpu(material)
+    if isinstance(statement := dig(told, "statement"), str):
+        found.append(("statement", statement))
+    found += evidence_in_words(material.best.judged) if material.best else []
+    found += [*_protocol(told), *_sandbox(material)]
     return [(name, value) for name, value in found if value]
 
 
@@ -267,39 +253,6 @@ def _gpu(material: RunData) -> Iterator[Evidence]:
     yield "GPU", ", ".join(filter(None, told))
 
 
-def _clocks(process: Json) -> Iterator[Evidence]:
-    middle, slow = number(dig(process, "sm_clock_mhz", "median")), number(dig(process, "sm_clock_mhz", "p5"))
-    if middle is not None:
-        yield "SM clock", f"{middle:.0f} MHz median" + (f", {slow:.0f} MHz at the 5th percentile" if slow else "")
-    reasons = dig(process, "throttle_reasons")
-    if isinstance(reasons, int):
-        bad = "slowed down by heat or hardware" if throttled(reasons) else "not slowed down by heat or hardware"
-        yield "throttling", bad + ("; at times held back by the power limit" if reasons & _POWER_CAP else "")
-    for name, key, unit in (("power", "power_w", "W"), ("temperature", "temperature_c", "°C")):
-        low, high = number(dig(process, key, 0)), number(dig(process, key, 1))
-        if low is not None and high is not None:
-            yield (name, f"{low:.0f} to {high:.0f} {unit} while measuring")
-    foreign = dig(process, "foreign_processes")
-    if isinstance(foreign, int):
-        yield "others on the GPU", "none" if foreign == 0 else f"{foreign} processes"
-
-
-def _measurement(told: Json) -> Iterator[Evidence]:
-    timing = dig(told, "verdict", "timing")
-    blocks, launches = number(dig(timing, "n_blocks")), number(dig(timing, "n_launches"))
-    if blocks is not None and launches is not None:
-        processes = dig(told, "evidence", "processes")
-        where = f" in {len(processes)} fresh processes" if isinstance(processes, list) else ""
-        yield "measured", f"{blocks:.0f} blocks, {launches:.0f} launches{where}, cold L2"
-    if (resolution := number(dig(told, "evidence", "aa_resolution"))) is not None:
-        yield "resolution", f"{resolution:.2%}: the largest difference that the same kernel showed to itself"
-    if (copy := number(dig(told, "evidence", "copy_gbps"))) is not None:
-        yield "copy bandwidth", f"{copy:,.0f} GB/s measured in the same session"
-    light = dig(told, "evidence", "speed_of_light")
-    if (us := number(dig(light, "us"))) is not None:
-        yield "speed of light", f"{us:.2f} µs by {dig(light, 'source')}"
-
-
 def _protocol(told: Json) -> Iterator[Evidence]:
     version, evaluator = dig(told, "protocol", "version"), dig(told, "protocol", "evaluator_sha256")
     if version is not None:
@@ -310,25 +263,6 @@ def _protocol(told: Json) -> Iterator[Evidence]:
         yield "source sha256", sha256
     if isinstance(sha256 := dig(told, "candidate", "plan_sha256"), str):
         yield "plan sha256", sha256
-
-
-def _cases(told: Json) -> Iterator[Evidence]:
-    cases = dig(told, "cases")
-    if not isinstance(cases, list) or not cases:
-        return
-    shapes = {str(dig(c, "case")) for c in cases}
-    ratios = [r for c in cases if (r := number(dig(c, "error_ratio"))) is not None]
-    held = sum(dig(c, "held_out") is True for c in cases)
-    wrong = sum(dig(c, "ok") is not True for c in cases)
-    worst = f", worst error {max(ratios):.2g} of the tolerance" if ratios else ""
-    kept = f", {held} of them never shown to the author" if held else ""
-    precision = dig(told, "task", "precision")
-    yield "checked", f"{len(shapes)} shapes, {len(cases)} sets of inputs{kept}, {wrong} wrong{worst}"
-    lacking = dig(told, "evidence", NOT_IN_FULL)
-    for lack, names in list(lacking.items())[:8] if isinstance(lacking, Mapping) else ():
-        yield "not in full", f"{lack}: {', '.join(map(str, names)) if isinstance(names, list) else names}"
-    if isinstance(precision, str):
-        yield "precision", f"{precision}, compared with float64{' but where that is said' if lacking else ''}"
 
 
 def _sandbox(material: RunData) -> Iterator[Evidence]:
@@ -345,55 +279,13 @@ def _sandbox(material: RunData) -> Iterator[Evidence]:
         yield "warning", str(warning)
 
 
-_LIMITS = {  # the name under which a run keeps it: the flag
-    "language": "--language",
-    "from": "--from",
-    "strategy": "--strategy",
-    "effort": "--effort",
-    "max_attempts": "--max-attempts",
-    "max_time_s": "--max-time",
-    "max_cost_usd": "--max-cost",
-    "patience": "--patience",
-    "target_speedup": "--target-speedup",
-    "target_sol": "--target-sol",
-}
-_OF_MODELS = ("strategy", "effort")
-
-
 def steps(material: RunData) -> Iterator[tuple[str, str]]:
     """What to type and what it does, the most useful first."""
-    run, best = material.trajectory.run, material.best
+    best = material.best
     if best:
         its = shlex.quote(best.attempt_id)
         yield f"optimize verify {its}", "judges it again with fresh inputs, and says whether it held"
         yield f"optimize show {its} --source > best.py", "writes the source exactly as it was judged"
-    if run.author != JUDGED_FILES:  # its files are not known
-        server = "; it was asked at another address, which takes --base-url too" if run.limits.get("base_url") else ""
-        other = f"; a model may write something else{server}" if _is_model(run) else ""
-        yield rerun(run), f"runs the same again{other}"
-    run_id = shlex.quote(run.run_id)
+    run_id = shlex.quote(material.trajectory.run.run_id)
     yield f"optimize show {run_id}", "lists the attempts; RUN/NUMBER shows one with its receipt"
     yield f"optimize report {run_id} -o report.html", "writes this page again"
-
-
-def rerun(run: RunStarted) -> str:
-    """The command line of a run, from what it kept of its flags."""
-    line = ["optimize", "--task", _task(run), "--model", run.author, "--seed", str(run.seed)]
-    for name, flag in _LIMITS.items():
-        value = run.limits.get(name)
-        if value is not None and (name not in _OF_MODELS or _is_model(run)):
-            line += [flag, f"{value:g}" if isinstance(value, float) else str(value)]
-    if run.limits.get("warm_start") is False:
-        line.append("--no-warm-start")
-    if run.gpu is None:
-        line += ["--arch", run.arch]
-    return shlex.join(line)
-
-
-def _task(run: RunStarted) -> str:
-    path = PurePath(str(run.machine.get("task_path") or ""))
-    return run.task if path.parent.parts[-2:] == ("tools", "tasks") or not path.name else path.name
-
-
-def _is_model(run: RunStarted) -> bool:
-    return run.author != "offline"

@@ -2,11 +2,10 @@
 
 fast_p is KernelBench's, as `agent.export.rewards.fast_p` has it for one attempt: 1 when right and faster than p times
 (strictly), else 0, and nothing where nobody knows. A task without an accepted kernel counts 0; a right kernel that was
-never timed counts for p = 0 and is unknown above it, which the curve shows as a band from "none of them" to "all". So
-is one that a later verification did not bear out: at every p when it was not right, above 0 when its time moved.
+never timed counts for p = 0 and is unknown above it, where the share lies between "none of them" and "all". So is one
+that a later verification did not bear out: at every p when it was not right, above 0 when its time moved.
 """
 
-import itertools
 import math
 import random
 import shlex
@@ -14,14 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from markupsafe import Markup
-
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.export.rewards import FASTEST, fast_p, speedup_over
 from kerneltune.agent.record.trajectory import Trajectory
-from kerneltune.agent.report import chart
 from kerneltune.agent.report.data import RunData, baseline_name, claim, hardest, interval, ranked, tone_of
-from kerneltune.agent.report.page import both, moment, render
+from kerneltune.agent.report.page import moment, render
 from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.text import plural
@@ -30,7 +26,6 @@ from kerneltune.tools.schema.verdict import Status
 _RESAMPLES = 4_000
 _FEWEST = 5  # tasks of which an interval means something
 _FAILED = tuple(s for s in Status if s not in (Status.CHECKED, Status.CORRECT, Status.UNCHECKED))
-_JUST_ABOVE = 1e-6  # fast_0 is the share of right ones, timed or not
 
 
 @dataclass(frozen=True)
@@ -41,17 +36,6 @@ class Mean:
     low: float | None
     high: float | None
     n: int
-
-
-@dataclass(frozen=True)
-class FastP:
-    """Shares of the tasks that are right and more than p times as fast as one baseline, at every p where one changes.
-    `high` counts tasks of which nobody knows as faster, `low` as not."""
-
-    baseline: str
-    ps: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -108,21 +92,6 @@ def suite(materials: Sequence[RunData]) -> Suite:
     return Suite(materials, tuple(seen))
 
 
-def fast_p_curve(of: Suite, baseline: str = FASTEST) -> FastP:
-    """fast_p from p = 0 to the end of the axis, which is a round number above the largest speed-up."""
-    top = _end(of)
-    known = {s for m in of.timed if m.best and (s := speedup_over(m.best, baseline)) is not None and s < top}
-    ps = (0.0, _JUST_ABOVE, *sorted(known), top)
-    shares = [fast_p_share(of, p, baseline) for p in ps]
-    return FastP(baseline, ps, tuple(low for low, _ in shares), tuple(high for _, high in shares))
-
-
-def _end(of: Suite) -> float:
-    """The same for all baselines; at most 20, as few would care to tell 20x from 30x."""
-    all_of_them = [s for m in of.timed if m.best for b in of.baselines if (s := speedup_over(m.best, b)) is not None]
-    return min(max(2.0, math.ceil(max(all_of_them, default=2.0) * 1.05 * 2) / 2), 20.0)
-
-
 def fast_p_share(of: Suite, p: float, baseline: str = FASTEST) -> tuple[float, float]:
     """The share of the tasks at one p, if those of which nobody knows are not faster, and if they are."""
     score = partial(fast_p, p=p, baseline=baseline)
@@ -171,45 +140,9 @@ def failed(material: RunData) -> int:
     return sum(a.status in _FAILED for a in material.trajectory.attempts)
 
 
-_STYLES = ("c0", "c1", "c2", "c3", "c4")
-
-
 def baseline_label(baseline: str) -> str:
     """A baseline in words; the fastest is another one for each task."""
     return "the fastest baseline" if baseline == FASTEST else baseline_name(baseline)
-
-
-def fast_p_chart(curves: Sequence[FastP], width: float) -> Markup:
-    """Shares of all tasks; where some were not timed, a band for what they might be."""
-    key = [("line", f"curve {_style(i)}", baseline_label(c.baseline)) for i, c in enumerate(curves)]
-    body, y = chart.legend(key, 12, 16, width)
-    top = y + 26
-    across, up = chart.Scale(0, curves[0].ps[-1], 52, width - 14), chart.Scale(0, 1, top + 240, top)
-    body += chart.grid_y(up, 52, width - 14, ".0%", most=5)
-    body += chart.grid_x(across, top, top + 240, "g", most=8 if width > 500 else 4, unit="x")
-    body.append(chart.line(across(1), top, across(1), top + 240, "one"))
-    for i, curve in enumerate(curves):
-        body += _band(curve, across, up, i)
-        points = [(across(p), up(s)) for p, s in zip(curve.ps, curve.low, strict=True)]
-        body.append(chart.path(points, f"curve {_style(i)}", steps=True))
-    body.append(chart.text(width - 14, top + 276, "p: faster than p times the baseline", style="dim", anchor="end"))
-    about = f"fast_p over p against {', '.join(baseline_label(c.baseline) for c in curves)}; the table has figures"
-    return chart.drawing(width, top + 284, about, body)
-
-
-def _style(i: int) -> str:
-    return _STYLES[i % len(_STYLES)]
-
-
-def _band(curve: FastP, across: chart.Scale, up: chart.Scale, i: int) -> list[str]:
-    if curve.low == curve.high:
-        return []
-    there = [(across(p), up(s)) for p, s in zip(curve.ps, curve.high, strict=True)]
-    back = [(across(p), up(s)) for p, s in zip(curve.ps, curve.low, strict=True)][::-1]
-    first, *others = there
-    out = f"M{first[0]:.1f} {first[1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in others)
-    home = "".join(f"V{y:.1f}H{x:.1f}" for (_, y), (x, _) in itertools.pairwise(back))
-    return [f'<path class="band {_style(i)}" d="{out}V{back[0][1]:.1f}{home}z"/>']
 
 
 THRESHOLDS = (0.0, 0.8, 1.0, 1.5, 2.0)
@@ -218,7 +151,7 @@ THRESHOLDS = (0.0, 0.8, 1.0, 1.5, 2.0)
 def suite_page(materials: Sequence[RunData], shown: Sanitizer, *, version: str, chosen: str) -> str:
     """`chosen`: how these runs were chosen, as a sentence."""
     of = suite(materials)
-    curves = [fast_p_curve(of, b) for b in (FASTEST, *of.baselines)] if materials else []
+    over = (FASTEST, *of.baselines)
     gpus = sorted({m.trajectory.run.gpu or "no GPU" for m in materials})
     run_ids = [m.trajectory.run.run_id for m in materials]
     values = {
@@ -228,9 +161,8 @@ def suite_page(materials: Sequence[RunData], shown: Sanitizer, *, version: str, 
         "gpus": gpus,
         "suite": of,
         "fast_0": f"{fast_p_share(of, 0.0)[0]:.0%}",
-        "chart": both(shown, partial(fast_p_chart, curves)) if of.timed else None,
-        "thresholds": [(baseline_label(c.baseline), _shares(of, c.baseline)) for c in curves],
-        "means": [(baseline_label(b), mean(of, b), mean(of, b, kept=True)) for b in (FASTEST, *of.baselines)],
+        "thresholds": [(baseline_label(b), _shares(of, b)) for b in over],
+        "means": [(baseline_label(b), mean(of, b), mean(of, b, kept=True)) for b in over],
         "baselines": [(b, baseline_label(b)) for b in of.baselines],
         "claim": claim,
         "failed": failed,

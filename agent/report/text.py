@@ -2,13 +2,11 @@
 
 Whatever is written into a page is plain (no control, bidirectional or unwritable characters), free of secrets and names
 of people and machines, of a bounded length, and escaped. The template's engine calls `finalize` on every value, so that
-nothing depends on a template's author; what is already markup is made here, or in modules that draw. Sources, diffs and
-conversations are cleaned and cut before they are coloured; what is cut is said.
+nothing depends on a template's author; what is already markup is made here, or in `chart`, which shows no word that
+is not ours. Sources, diffs and conversations are cleaned and cut before they are coloured; what is cut is said.
 """
 
 import difflib
-import html
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,8 +20,6 @@ from kerneltune.tools.schema.codec import plain
 
 MOST = 20_000  # characters of one value
 _LONGEST_SECRET = 4_000  # so far beyond the end a text is searched, lest half of a key remains
-
-_WORDS = re.compile(r'(?<=>)[^<>]+(?=</(?:text|title)>)|(?<=aria-label=")[^"]+')
 
 
 class Sanitizer:
@@ -56,10 +52,6 @@ class Sanitizer:
         if isinstance(value, Markup):
             return value
         return "" if value is None else self.text(str(value))
-
-    def drawing(self, made: Markup) -> Markup:
-        """The drawing with all its words free of secrets."""
-        return Markup(_WORDS.sub(lambda match: str(escape(self.line(html.unescape(match[0]), 400))), str(made)))
 
 
 MOST_OF_A_SOURCE = 60_000  # characters that are shown of the best source

@@ -9,16 +9,15 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from io import StringIO
 from threading import Event as Flag
 from threading import Lock, Thread, current_thread, main_thread
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.live import Live
-from rich.segment import Segment
 
 from kerneltune.agent.attempt import Controls
 from kerneltune.agent.events import Event, GpuReading, GpuSampled, RunSuspended
@@ -37,11 +36,6 @@ if TYPE_CHECKING:
 
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # a terminal that knows them shows the whole draw at once
 _MODES, _RESTORE = "\x1b[?7l\x1b[?2004h", "\x1b[?2004l\x1b[?7h\x1b[0m"  # no wrapping of lines, pastes are marked
-_ASCII = str.maketrans(
-    {"─": "-", "━": "=", "│": "|", "┈": ".", "★": "*", "▸": ">", "✔": "+", "✓": "+", "✗": "x", "†": "t", "◔": "o",
-     "⊗": "x", "⊘": "x", "⋮": ":", "·": ".", "→": ">", "…": "~", "µ": "u", "°": " ", "↑": "^", "↓": "v", "‖": "=",
-     "▶": ">", "■": "#", "●": "o", "—": "-"}
-)  # fmt: skip
 _NAMES = {
     b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left",
     b"\x1bOA": "up", b"\x1bOB": "down", b"\x1bOC": "right", b"\x1bOD": "left",
@@ -179,7 +173,6 @@ class TerminalScreen:
         self._live = Live(
             console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
-        self._is_utf8 = "utf" in (console.encoding or "").lower()
         self.entered = False
 
     def size(self) -> tuple[int, int]:
@@ -214,35 +207,12 @@ class TerminalScreen:
         """Show a frame of that size."""
         self._console.size = ConsoleDimensions(*size)
         self._write(_BEGIN)
-        self._live.update(self.readable(frame), refresh=True)
+        self._live.update(frame, refresh=True)
         self._write(_END)
-
-    def readable(self, frame: RenderableType) -> RenderableType:
-        """The frame in characters that the terminal's encoding has."""
-        return frame if self._is_utf8 else _Ascii(frame)
 
     def _write(self, text: str) -> None:
         self._console.file.write(text)
         self._console.file.flush()
-
-
-@dataclass(frozen=True)
-class _Ascii:
-    """A frame in the nearest plain characters, for terminals that do not speak UTF-8."""
-
-    frame: RenderableType
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for line in console.render_lines(self.frame, options):
-            yield from (Segment("".join(map(_as_ascii, s.text)), s.style, s.control) for s in line)
-            yield Segment.line()
-
-
-def _as_ascii(char: str) -> str:
-    if char < "\x80":
-        return char
-    plain = char.translate(_ASCII)
-    return plain if plain < "\x80" else "#" if "\u2800" <= char <= "\u28ff" else "?"
 
 
 # The screen ----------------------------------------------------------------------------------------------------------
@@ -382,7 +352,7 @@ class LiveView:
                 width, height = self._screen.size()
                 size = (width, max(4, min(height - 1, _LAST_FRAME_LINES)))
                 frame = render(self.state, size, self._steering.now(self.state))
-                self._console.print(self._screen.readable(frame))
+                self._console.print(frame)
             if self._held.getvalue():
                 print(self._held.getvalue(), end="", file=sys.stderr)
 

@@ -188,6 +188,11 @@ class ViewChoice:
     colour: bool
 
 
+def can_show_screen(stream: TextIO) -> bool:
+    """Whether a stream is a terminal, and has the characters that the live screen is drawn with."""
+    return stream.isatty() and "utf" in (stream.encoding or "").lower()
+
+
 def choose_view(environment: Environment, *, is_terminal: bool, json: bool = False, plain: bool = False) -> ViewChoice:
     """Choose how to show a command's output. `json` wins over `plain`; the live screen needs a terminal that can be
     redrawn and a person before it."""

@@ -9,7 +9,6 @@ from io import StringIO
 from typing import TextIO
 
 from rich.console import Console
-from rich.terminal_theme import TerminalTheme
 
 from kerneltune.agent.attempt import Controls
 from kerneltune.agent.events import Event, RunEnded, RunResumed
@@ -22,8 +21,8 @@ from kerneltune.agent.view.state import ViewState
 from kerneltune.tools.schema.codec import one_line
 
 POLL_S = 0.4
-IDLE_LIMIT_S = 5.0
 MAX_SPEED = 1000.0  # more is "max": all at once
+_IDLE_LIMIT_S = 5.0  # of a playback: a longer silence of the run lasts only so long, before its speed divides it
 _STEP_S = 0.05  # of a playback: so soon it obeys a key
 _ALIVE_EVERY_S = 2.0
 _BETWEEN_PROCESSES_S = 1.0  # of the time in which nobody worked on the run
@@ -43,7 +42,6 @@ class Playback:
         process: Callable[[], RunProcess],
         *,
         speed: float | None = None,
-        idle_limit_s: float = IDLE_LIMIT_S,
         controls: Controls | None = None,
     ) -> None:
         self.speed, self.controls = speed, controls or Controls()
@@ -51,7 +49,7 @@ class Playback:
         self.last_at = 0.0  # the recorded clock of the latest event
         self.ended = False  # by the last event that says so; a resumed run goes on
         self.reading = True  # the record holds more than was given
-        self._more, self._process, self._idle_limit_s = more, process, idle_limit_s
+        self._more, self._process = more, process
         self._clock = 0.0  # the recorded clock, which goes on between two events
         self._stays = False  # at the end of a run that was over, somebody looks at it
 
@@ -105,7 +103,7 @@ class Playback:
         """Until it is the event's time. A pause, also one by Ctrl-Z, does not count."""
         self.controls.wait()
         gap_s = self._at(event) - self.last_at if self.last_at else 0.0
-        limit_s = _BETWEEN_PROCESSES_S if self.ended or isinstance(event, RunResumed) else self._idle_limit_s
+        limit_s = _BETWEEN_PROCESSES_S if self.ended or isinstance(event, RunResumed) else _IDLE_LIMIT_S
         played_s, lasts_s = 0.0, min(gap_s, limit_s)
         while played_s < lasts_s and (speed := self._pace):
             before_s = self.controls.clock_s
@@ -195,44 +193,13 @@ def _nobody_reads(stream: TextIO) -> bool:
     return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
 
 
-_FONTS = 'ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace'
 _ILLEGAL = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML, even as an entity
 _BLANK, _CELL = "&#160;", 12.2  # as rich writes a blank, and how wide
 _PADDED = re.compile(
     r'x="([^"]*)" y="([^"]*)" textLength="([^"]*)"([^>]*)>((?:&#160;)*)([^<]*?)((?:&#160;)*)</text>'
 )  # fmt: skip
-_THEME = TerminalTheme(
-    (13, 17, 23), (215, 221, 228),
-    [(72, 79, 88), (255, 123, 114), (86, 211, 100), (227, 179, 65), (121, 192, 255), (210, 168, 255), (86, 212, 221),
-     (215, 221, 228)],
-    [(125, 133, 144), (255, 161, 152), (126, 231, 135), (242, 204, 96), (165, 214, 255), (226, 197, 255),
-     (134, 230, 236), (255, 255, 255)],
-)  # fmt: skip
-# As rich's own, but nothing is loaded from the net: the fonts are those of the reader.
-_SVG = (
-    """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
-<style>
-.{unique_id}-matrix {{ font-family: """
-    + _FONTS
-    + """; font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asian: full-width; }}
-.{unique_id}-title {{ font-size: 18px; font-family: system-ui, sans-serif; }}
-{styles}
-</style>
-<defs>
-<clipPath id="{unique_id}-clip-terminal"><rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />\
-</clipPath>
-{lines}
-</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
-)
+# of rich's template: a link to its makers, and fonts from the net
+_FOREIGN = re.compile(r"<!--.*?-->|@font-face \{.*?\}", re.DOTALL)
 
 
 def picture(frame: ScreenFrame, state: ViewState) -> str:
@@ -247,7 +214,7 @@ def picture(frame: ScreenFrame, state: ViewState) -> str:
     )  # fmt: skip
     console.print(frame, end="")
     title = one_line(_ILLEGAL.sub("\ufffd", title))
-    svg = console.export_svg(title=title, theme=_THEME, code_format=_SVG, unique_id="kt")
+    svg = _FOREIGN.sub("", console.export_svg(title=title, unique_id="kt"), count=3)  # all stand before any text
     return _ILLEGAL.sub("\ufffd", _PADDED.sub(_without_blanks, svg))
 
 

@@ -10,7 +10,7 @@ from kerneltune.agent.commands.bench import from_bytes, read_candidates
 from kerneltune.agent.commands.session import require_confinement, unconfined_warning
 from kerneltune.agent.commands.verify import stored_task
 from kerneltune.agent.events import RunStarted
-from kerneltune.agent.settings import load_settings
+from kerneltune.agent.settings import chosen_settings
 from kerneltune.tools.sandbox.rules import Profile
 from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.schema.errors import TaskError, Unconfined, UsageError
@@ -111,11 +111,11 @@ def test_the_cache_directory_and_the_tier_are_settings(tmp_path: Path, monkeypat
     monkeypatch.setenv("KERNELTUNE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("KERNELTUNE_TIER", "screened")
     monkeypatch.setenv("KERNELTUNE_CONFIRM", "false")
-    settings = load_settings(tmp_path)
+    settings = chosen_settings({})
     assert (settings.cache_dir, settings.tier, settings.confirm) == (tmp_path / "cache", "screened", False)
     monkeypatch.setenv("KERNELTUNE_TIER", "fast")
     with pytest.raises(UsageError, match="'fast' is not one of screened, judged, confirmed"):
-        load_settings(tmp_path)
+        chosen_settings({})
 
 
 def test_the_evaluator_has_a_hash_that_stays() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from kerneltune.tools.receipt import ReceiptContext, author_view, receipt, statement
+from kerneltune.tools.sandbox.rules import Profile
+from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.schema.codec import encode
 from kerneltune.tools.schema.messages import Compiled
 from kerneltune.tools.schema.plan import Kernel, Launch, Plan, plan_hash
@@ -27,9 +29,8 @@ TASK = TaskSpec(
     ),
 )
 GPU = {"name": "NVIDIA H200", "arch": 90, "uuid": "GPU-1", "memory_bytes": 1, "driver": "580"}
-SETTING = ReceiptContext(
-    TASK, "sm_90", GPU, {"tracer": {"seccomp": True}}, {"torch": "2.11"}, "2", "e" * 64, ("NOT CONFINED: …",)
-)
+SETTING = ReceiptContext(TASK, "sm_90", GPU, {"torch": "2.11"}, "2", "e" * 64, ("NOT CONFINED: …",))
+HELD = {role: Enforced(Profile(role), seccomp=True) for role in ("tracer", "interpreter")}
 CASES = (CaseResult("main", "own", True, 0.08, 1e-8), CaseResult("prime", "zero_mean", True, 0.12, 2e-8))
 CHECKED = Verdict(Status.CHECKED, "right", CASES, receipt={"plan": "f" * 64})
 CORRECT = Verdict(
@@ -76,7 +77,7 @@ def report(registers: int, cubin: str) -> KernelReport:
 
 def made(verdict: Verdict, source: str = "x = 1\n", given: Update | None = None) -> dict[str, Any]:
     facts: dict[str, Any] = {"attempt_id": "r/1", "asked": "judged", "date": "2026-11-21T09:00:00+00:00"}
-    return receipt(SETTING, source=source, update=given or update(), verdict=verdict, **facts)
+    return receipt(SETTING, HELD, source=source, update=given or update(), verdict=verdict, **facts)
 
 
 def test_a_receipt_is_json_and_names_what_was_judged_and_where() -> None:
@@ -84,6 +85,7 @@ def test_a_receipt_is_json_and_names_what_was_judged_and_where() -> None:
     assert (found["schema_version"], found["attempt_id"], found["date"]) == (1, "r/1", "2026-11-21T09:00:00+00:00")
     assert found["candidate"]["source_sha256"] == hashlib.sha256(b"x = 1\n").hexdigest()
     assert found["where"]["gpu"]["name"] == "NVIDIA H200"
+    assert found["where"]["sandbox"].keys() == {"tracer"}  # the GPU leaves the interpreter nothing to do
     assert found["where"]["sandbox"]["tracer"]["seccomp"] is True
     assert found["where"]["warnings"] == ["NOT CONFINED: …"]
     assert found["tier"] == {"asked": "judged", "given": "judged"}

@@ -121,6 +121,56 @@ class LaunchTime:
         object.__setattr__(self, "kernel", plain(self.kernel, MOST_OF_A_NAME))
 
 
+COUNTERS, PROBES = "counters", "probes"  # entries of a receipt: what ncu counted, and what was probed
+# why a warp that could not issue waited, as the profiler calls it: what it waited for
+STALLS = {
+    "long_scoreboard": "for global memory",
+    "short_scoreboard": "for shared memory or special functions",
+    "barrier": "at a barrier",
+    "math_pipe_throttle": "for an arithmetic unit",
+    "lg_throttle": "for a place in the queue to global memory",
+    "mio_throttle": "for a place in the queue to shared memory",
+    "wait": "for a fixed latency",
+    "not_selected": "for other warps to issue",
+    "membar": "at a memory fence",
+    "gmma": "for a warp group's matrix product",
+}
+
+
+@dataclass(frozen=True)
+class KernelCounters:
+    """What one launch of a kernel did. `values` by the names of `counters.METRICS`; `stalls`: warps that waited for
+    each reason, on average per instruction issued, by the names of STALLS. What this GPU has no counter for is
+    absent."""
+
+    kernel: str
+    values: dict[str, float] = field(default_factory=dict)
+    stalls: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def dram_bytes(self) -> float:
+        """What it moved to and from memory."""
+        return self.values.get("dram_read_bytes", 0.0) + self.values.get("dram_written_bytes", 0.0)
+
+    @property
+    def dram_gbps(self) -> float:
+        """The rate of that; 0 where it is not known."""
+        time_ns = self.values.get("time_ns", 0.0)
+        return self.dram_bytes / time_ns if time_ns > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Probes:
+    """A forward timed again with one thing changed, in µs. `resident_us`: every large tensor is a few pages that the L2
+    holds, over and over; None where that cannot be. `copy_us`: what copying as many bytes takes at the rate that was
+    measured, and `copied_bytes` those bytes, each tensor once a step."""
+
+    cold_us: float
+    resident_us: float | None
+    copy_us: float
+    copied_bytes: int
+
+
 class LimitationKind(StrEnum):
     """Why a check was weaker than this project's own."""
 

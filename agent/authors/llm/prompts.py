@@ -19,8 +19,7 @@ from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.prompts import render, render_text
 from kerneltune.tools.languages.base import language_in, prompt_of
 from kerneltune.tools.receipt import HIDDEN, author_view
-from kerneltune.tools.reflect import Roofline, facts_of
-from kerneltune.tools.schema import evidence
+from kerneltune.tools.reflect import Roofline, bottlenecks, evidence_in_words, facts_of
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import GPUS, Gpu, gpu_named, speed_of_light
 from kerneltune.tools.schema.messages import SassReply
@@ -408,8 +407,8 @@ def format_reflect(
         kernels=[facts_in_words(*its) for its in zip_longest(compiled.facts, sass.kernels) if its[0]][:_MOST_REPORTS],
         counts=[made_of(kernel.whole) for kernel in sass.kernels],
         uncounted=sass.problem,
-        evidence=evidence.in_words(attempt.judged),
-        limited=bool(evidence.bottlenecks(attempt.judged)),
+        evidence=evidence_in_words(attempt.judged),
+        limited=bool(bottlenecks(attempt.judged)),
         best=other.number if other else None,
         diff=_diff(attempt.source, other.source) if other else "",
         instructions=changes(sass.kernels, compiled.best_sass) if both else "",

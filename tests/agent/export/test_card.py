@@ -69,7 +69,7 @@ RUNS = (
 )
 
 
-def test_the_card_counts_attempts_rows_and_speedups() -> None:
+def test_the_card_counts_attempts_and_rows() -> None:
     text = card(made(), counted(*RUNS))
     for line in (
         "| runs | 2 |",
@@ -77,9 +77,8 @@ def test_the_card_counts_attempts_rows_and_speedups() -> None:
         "| right (`checked` or `correct`) | 3 (75.0 %) |",
         "| of these not timed (speed unknown) | 1 (33.3 %) |",
         "| timed, with a speed-up | 2 |",
-        "| `softmax` | `train` | 3 | 2 | 66.7 % | 4x | `NVIDIA H200` |",
-        "| `other` | `train` | 1 | 1 | 100.0 % | - | - |",
-        "| 1.5x | 2 | 100.0 % | 50.0 % |",
+        "| tasks | 2 |",
+        "| `wrong` | 1 | 25.0 % | an output is outside of the tolerance of the float64 reference |",
         "| `kto` | single answers labelled good or bad (TRL KTO) | 1,200 | 0 | 7 | 0 |",
     ):
         assert line in text.splitlines()
@@ -110,7 +109,7 @@ def test_no_name_becomes_markup_whatever_it_holds(hostile: str) -> None:
     for mark in ("<script", "<img", "![i](", "](javascript", "\x1b", "\u202e"):
         assert mark not in outside
     assert outside.count("\n|") == plain_body.count("\n|")
-    assert {line.count("|") for line in outside.splitlines() if line.startswith("|")} <= {3, 4, 5, 6, 7, 8}
+    assert {line.count("|") for line in outside.splitlines() if line.startswith("|")} <= {3, 4, 5, 7}
     assert yaml.safe_load(front_matter(made(name=hostile)))["license"] == "other"
 
 

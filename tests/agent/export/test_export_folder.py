@@ -2,17 +2,12 @@
 
 import errno
 import json
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from kerneltune.agent.export.files import MANIFEST, made_whole
 from kerneltune.tools.schema.errors import StoreError, UsageError
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def written(target: Path, text: str = "rows", *, overwrite: bool = False) -> None:
@@ -76,30 +71,16 @@ def test_what_is_no_export_is_never_replaced(tmp_path: Path) -> None:
 
 def test_two_exports_into_one_folder_do_not_meet(tmp_path: Path) -> None:
     target = tmp_path / "out"
-    with made_whole(target, overwrite=False) as folder:
-        (folder / MANIFEST).write_text(json.dumps({"kerneltune_export": 1}))
-        with pytest.raises(UsageError, match="right now"):
-            written(target)
-        written(tmp_path / "other")
-        assert (folder / MANIFEST).exists()
-    assert (target / MANIFEST).exists()
-
-
-def test_what_a_killed_export_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    code = """
-        import os, pathlib, signal, sys
-        from kerneltune.agent.export.files import made_whole
-        with made_whole(pathlib.Path(sys.argv[1]), overwrite=False) as folder:
-            (folder / "half").write_text("half")
-            os.kill(os.getpid(), signal.SIGKILL)
-    """
-    target = tmp_path / "out"
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(target)], cwd=ROOT)
-    assert done.returncode == -9
-    assert not target.exists()
-    written(target)
-    assert sorted(p.name for p in target.rglob("*")) == ["data", MANIFEST, "train.jsonl"]
+    with pytest.raises(UsageError, match="--overwrite"):
+        written_while_another_was(target)
+    assert (target / "data" / "train.jsonl").read_text() == "of the other"
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def written_while_another_was(target: Path) -> None:
+    with made_whole(target, overwrite=False) as folder:
+        written(target, "of the other")
+        assert list(folder.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.export.provenance import only_providers, predicate, where_fields
+from kerneltune.agent.export.provenance import predicate, where_fields
 from kerneltune.tools.schema.errors import UsageError
 
 ROW: dict[str, object] = {
@@ -149,15 +149,6 @@ def test_rewards_are_fields_and_unknown_ones_are_refused_where_they_are_known() 
     assert predicate(["reward_kevin>=0.3"], ["kevin"])(row)
     with pytest.raises(UsageError, match="did you mean reward_kevin"):
         predicate(["reward_kevni>=0.3"], ["kevin"])
-
-
-def test_only_providers_is_a_condition() -> None:
-    assert only_providers(" openai, offline ") == "provider=openai|offline"
-    assert predicate([only_providers("openai")])(ROW)
-    assert not predicate([only_providers("offline,chat")])(ROW)
-    for wrong, says in (("", "name one or more"), (",", "anthropic"), ("opnai", "did you mean openai")):
-        with pytest.raises(UsageError, match=says):
-            only_providers(wrong)
 
 
 def test_every_field_is_documented_once() -> None:

@@ -18,7 +18,7 @@ from kerneltune.tools.update import Update
 from tests.agent.record.samples import RUN, attempt, started
 
 TASK = TaskSpec("softmax", "0" * 64, "float32", "", (CaseSpec("main", (), (), None),))
-SETTING = ReceiptContext(TASK, "sm_90", None, {}, {}, "2", "e" * 64)
+SETTING = ReceiptContext(TASK, "sm_90", None, {}, "2", "e" * 64)
 RIGHT = Verdict(Status.CHECKED, "right")
 
 
@@ -56,7 +56,7 @@ def test_the_listing_says_what_the_run_ended_with_and_whether_it_was_verified(tm
 
 
 def test_a_receipt_lies_beside_its_run_and_a_verification_gets_its_own(tmp_path: Path) -> None:
-    book = ReceiptBook(tmp_path, lambda: SETTING)
+    book = ReceiptBook(tmp_path, SETTING, dict)
     made = book.keep("r/3", "x", Update(), RIGHT, None)
     path = receipt_path(tmp_path, "r/3")
     assert json.loads(path.read_text()) == made
@@ -66,12 +66,12 @@ def test_a_receipt_lies_beside_its_run_and_a_verification_gets_its_own(tmp_path:
 
 
 def test_without_a_folder_receipts_are_made_and_not_written(tmp_path: Path) -> None:
-    assert ReceiptBook(None, lambda: SETTING).keep("r/1", "x", Update(), RIGHT, None)["attempt_id"] == "r/1"
+    assert ReceiptBook(None, SETTING, dict).keep("r/1", "x", Update(), RIGHT, None)["attempt_id"] == "r/1"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_receipt_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "receipts").write_text("a file where the folder should be")
     with pytest.raises(StoreError, match=r"receipts/1\.json cannot be written") as caught:
-        ReceiptBook(tmp_path, lambda: SETTING).keep("r/1", "x", Update(), RIGHT, None)
+        ReceiptBook(tmp_path, SETTING, dict).keep("r/1", "x", Update(), RIGHT, None)
     assert "\n" not in str(caught.value)

@@ -69,7 +69,6 @@ def pages() -> dict[str, str]:
     runs = [material(made) for made in (timed, untimed, nothing, hostile(word))]
     return {
         "timed": run_page(material(timed, receipt(best)), SANITIZER, version="1"),
-        "roofline": run_page(material(timed, receipt(best, flops=1 << 36)), SANITIZER, version="1"),
         "untimed": run_page(runs[1], SANITIZER, version="1"),
         "nothing": run_page(runs[2], SANITIZER, version="1"),
         "long": run_page(material(long), SANITIZER, version="1"),
@@ -88,7 +87,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-NAMES = ["timed", "roofline", "untimed", "nothing", "long", "hostile", "suite"]
+NAMES = ["timed", "untimed", "nothing", "long", "hostile", "suite"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,10 +9,10 @@ from markupsafe import Markup
 
 from kerneltune.agent.events import Event
 from kerneltune.agent.report import chart
-from kerneltune.agent.report.chart import TimingSeries, curve, is_relative, roof, series, spread
+from kerneltune.agent.report.chart import curve
 from kerneltune.agent.report.data import ancestors
 from kerneltune.tools.schema.verdict import Status, Verdict
-from tests.agent.report.made import CHECKED, correct, events, failed, material, receipt
+from tests.agent.report.made import CHECKED, correct, events, failed, material
 
 
 def texts(drawing: Markup) -> list[str]:
@@ -40,11 +40,6 @@ def test_ticks_are_round_and_lie_within(low: float, high: float, log: bool, tick
 def test_a_scale_puts_values_where_they_belong_and_keeps_others_on_the_edge() -> None:
     up = chart.Scale(1, 100, 300, 0, log=True)
     assert [up(v) for v in (1, 10, 100, 1000, 0.1)] == pytest.approx([300, 150, 0, 0, 300])
-
-
-def test_words_in_a_drawing_are_escaped_and_cut() -> None:
-    assert chart.text(0, 0, '<script>"&', most=20).endswith("&lt;script&gt;&#34;&amp;</text>")
-    assert len(chart.text(0, 0, "x" * 500, most=20)) < 80
 
 
 def test_the_curve_has_every_timed_attempt_and_the_verdict_of_every_other() -> None:
@@ -75,48 +70,6 @@ def test_many_attempts_have_a_mark_each_in_a_row_for_each_verdict() -> None:
         places = re.findall(r"M([\d.]+) ([\d.]+)m", marks)
         assert (len(places), len({y for _, y in places})) == (count, 1)
     assert "attempt 2: " not in drawn  # none says what it is: that would only make the file large
-
-
-def test_a_task_with_flops_gets_a_roofline_with_its_intensity() -> None:
-    made = roof(material(events(), receipt("x", flops=1 << 36)))
-    assert made is not None
-    assert made.title == "Roofline"
-    drawn = texts(made.draw(chart.WIDE))
-    assert "256 FLOP for each byte" in made.note
-    assert {"4800 GB/s", "TFLOP/s"} <= set(drawn)
-
-
-@pytest.mark.parametrize(("flops", "why"), [(0, "multiplies nothing"), (None, "was not noted")])
-def test_without_flops_times_are_shown_over_the_floor_and_it_says_why(flops: int | None, why: str) -> None:
-    made = roof(material(events(), receipt("x", flops=flops)))
-    assert made is not None
-    assert made.title == "Time over the floor"
-    assert why in made.note
-    levels = {"speed of light 40.00 µs", "compile max-autotune 100.0 µs", "eager PyTorch 250.0 µs"}
-    assert levels <= set(texts(made.draw(chart.WIDE)))
-
-
-def test_nothing_timed_has_no_roof() -> None:
-    assert roof(material(of((None, CHECKED), gpu=None))) is None
-
-
-def test_the_distribution_holds_every_block_of_every_process() -> None:
-    found = series(material(events(), receipt("x")))
-    assert [(s.name, len(s.times_us)) for s in found] == [("attempt 6", 60), ("eager PyTorch", 60)]
-    assert is_relative(found)
-    assert "attempt 6 80.05 µs" in texts(spread(found, chart.WIDE))
-
-
-def test_quantiles_are_those_of_the_sorted_times() -> None:
-    one = TimingSeries("candidate", "attempt 1", (4.0, 1.0, 3.0, 2.0, 5.0))
-    assert (one.median_us, one.at(0.0), one.at(0.25), one.at(0.9), one.at(1.0)) == pytest.approx((3, 1, 2, 4.6, 5))
-
-
-@pytest.mark.parametrize(
-    "told", [None, [], "x", {"evidence": None}, {"evidence": {"rounds": [{"candidate": ["x", None, -1.0]}, 7]}}]
-)
-def test_a_damaged_receipt_has_no_distribution(told: object) -> None:
-    assert series(material(events(), told)) == []
 
 
 def test_parents_in_a_circle_do_not_hang() -> None:

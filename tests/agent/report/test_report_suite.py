@@ -11,12 +11,9 @@ import pytest
 from kerneltune.agent.commands.report import write_report
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.record.store import Store
-from kerneltune.agent.report import chart
 from kerneltune.agent.report.data import RunData
 from kerneltune.agent.report.suite import (
     Suite,
-    fast_p_chart,
-    fast_p_curve,
     fast_p_share,
     mean,
     suite,
@@ -59,18 +56,6 @@ def test_what_was_not_timed_is_unknown_above_zero_and_right_at_zero() -> None:
 def test_fast_p_against_another_baseline_uses_its_times() -> None:
     assert fast_p_share(of(speedup(0.9)), 1.0, "eager") == (1.0, 1.0)
     assert fast_p_share(of(speedup(0.9)), 1.0, "compile-max") == (0.0, 0.0)
-
-
-def test_the_curve_falls_exactly_where_a_task_drops_out() -> None:
-    curve = fast_p_curve(of(speedup(1.5), speedup(3.0), WRONG), "compile-max")
-    assert curve.ps == pytest.approx((0.0, 0.0, 1.5, 3.0, 8.0), abs=1e-5)
-    assert curve.low == pytest.approx((2 / 3, 2 / 3, 1 / 3, 0.0, 0.0))
-    assert curve.low == curve.high
-
-
-def test_what_is_unknown_is_drawn_as_a_band() -> None:
-    assert "band" in str(fast_p_chart([fast_p_curve(of(speedup(2.0), CHECKED))], chart.WIDE))
-    assert "band" not in str(fast_p_chart([fast_p_curve(of(speedup(2.0), WRONG))], chart.WIDE))
 
 
 def test_a_geometric_mean_says_over_how_many_and_how_sure_it_is() -> None:

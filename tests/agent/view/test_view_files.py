@@ -8,9 +8,18 @@ from pathlib import Path
 import pytest
 
 from kerneltune.agent.attempt import StopReason
-from kerneltune.agent.commands.bench import FilesView, JudgedFile
+from kerneltune.agent.commands.bench import FilesView
 from kerneltune.agent.commands.verify import Verification, print_verification, verification_json
-from kerneltune.agent.events import Event, Judged, JudgingAgain, Proposed, RunEnded, Stage, StageStarted, Verified
+from kerneltune.agent.events import (
+    Judged,
+    JudgingAgain,
+    Proposed,
+    RunEnded,
+    Stage,
+    StageStarted,
+    Updated,
+    Verified,
+)
 from kerneltune.agent.record.folder import ReceiptBook
 from kerneltune.agent.view.output import JsonView, standard_page
 from kerneltune.agent.view.plain import plain_line, summary_text
@@ -21,34 +30,42 @@ from kerneltune.tools.update import Update
 from tests.agent.record.test_record_receipts import SETTING
 from tests.agent.view.scripts import GPU_RUN, NOW, started, verdict
 
-BEGIN: list[Event] = [
-    started("NVIDIA H200"),
-    Proposed("r-1", "r-1/1", 1, None, "x = 1", "slow.py", at=NOW),
-    StageStarted("r-1", "r-1/1", Stage.TRACING, at=NOW),
-]
 END = RunEnded("r-1", StopReason.AUTHOR_DONE, 3, 2, "r-1/3", None, 62.0, at=NOW)
+FILES = {
+    "slow.py": verdict(4, Status.CORRECT),
+    "b\x1b[2Jad.py": Verdict(Status.WRONG, "3 of 4 elements\nwrong"),
+    "fast.py": verdict(3, Status.CORRECT),
+}
 
 
-def file(index: int, name: str, found: Verdict) -> JudgedFile:
-    us = found.timing.median_us if found.timing else 0.0
-    return JudgedFile(index, name, f"r-1/{index + 1}", found, (), (us,) if found.accepted else (), 2.5, {"r": 1}, None)
+def begin(view: FilesView, number: int, name: str) -> str:
+    """A file that is traced and compiled; its attempt's id."""
+    attempt_id = f"r-1/{number}"
+    view(Proposed("r-1", attempt_id, number, None, "x = 1", name, at=NOW))
+    view(StageStarted("r-1", attempt_id, Stage.TRACING, at=NOW))
+    view(Updated("r-1", attempt_id, None, None, (), (), 1, 0.25, 0.25, at=NOW))
+    return attempt_id
 
 
-FILES = [
-    file(0, "slow.py", verdict(4, Status.CORRECT)),
-    file(1, "b\x1b[2Jad.py", Verdict(Status.WRONG, "3 of 4 elements\nwrong")),
-    file(2, "fast.py", verdict(3, Status.CORRECT)),
-]
+def judge(view: FilesView, attempt_id: str, found: Verdict) -> None:
+    """Its verdict, after its receipt."""
+    view.keep(attempt_id, "x = 1", Update(), found, "judged")
+    us = (found.timing.median_us,) if found.timing else ()
+    view(Judged("r-1", attempt_id, found, 2.0, False, us, at=NOW))
 
 
-def shown(*, as_json: bool = False, live: bool = False, colour: bool = False) -> tuple[str, str]:
+def view_of(out: StringIO, err: StringIO, **how: bool) -> FilesView:
+    view = FilesView(out, err, total=len(FILES), **how)
+    view.folder, view.book = Path("runs/r-1"), ReceiptBook(None, SETTING, dict)
+    view(started("NVIDIA H200"))
+    return view
+
+
+def shown(**how: bool) -> tuple[str, str]:
     out, err = StringIO(), StringIO()
-    view = FilesView(out, err, json=as_json, colour=colour, live=live, total=3)
-    view.folder = Path("runs/r-1")
-    for event in BEGIN:
-        view(event)
-    for found in FILES:
-        view.judged(found)
+    view = view_of(out, err, **how)
+    for number, (name, found) in enumerate(FILES.items(), 1):
+        judge(view, begin(view, number, name), found)
     view(END)
     return out.getvalue(), err.getvalue()
 
@@ -69,7 +86,7 @@ def test_the_ranking_comes_last_fastest_first() -> None:
 
 
 def test_objects_are_one_a_line_and_carry_their_schema() -> None:
-    objects = [json.loads(line) for line in shown(as_json=True)[0].splitlines()]
+    objects = [json.loads(line) for line in shown(json=True)[0].splitlines()]
     assert [o["type"] for o in objects] == ["judged_file", "judged_file", "judged_file", "bench_summary"]
     assert {o["schema_version"] for o in objects} == {1}
     assert objects[0]["verdict"]["timing"]["median_us"] == 200.0
@@ -78,7 +95,7 @@ def test_objects_are_one_a_line_and_carry_their_schema() -> None:
 
 
 def test_progress_goes_to_stderr_one_line_redrawn_in_a_terminal_and_lines_elsewhere() -> None:
-    assert shown()[1] == "… 0/3 judged; tracing slow.py\n"
+    assert shown()[1].splitlines()[::2] == ["… 0/3 judged; tracing slow.py", "… 2/3 judged; tracing fast.py"]
     assert shown(live=True)[1].startswith("\r\x1b[K0/3 judged; tracing slow.py\r\x1b[K")
     assert "\x1b" not in shown(live=True)[0]
     assert "\x1b[32m✔ correct" in shown(colour=True)[0]
@@ -86,22 +103,19 @@ def test_progress_goes_to_stderr_one_line_redrawn_in_a_terminal_and_lines_elsewh
 
 def test_a_file_that_is_judged_again_is_shown_again_and_counted_once() -> None:
     out, err = StringIO(), StringIO()
-    view = FilesView(out, err, json=True, total=1)
+    view = view_of(out, err, json=True)
     early = replace(verdict(4, Status.CORRECT), pending=("compile-max",))
-    for event in BEGIN:
-        view(event)
-    view.book = ReceiptBook(None, lambda: SETTING)
-    view.keep("r-1/1", "x = 1", Update(), early, "judged")
-    view(Judged("r-1", "r-1/1", early, 3.0, False, (200.0,), at=NOW))
-    view(JudgingAgain("r-1", "r-1/1", "judged", at=NOW))
-    view.keep("r-1/1", "x = 1", Update(), replace(early, pending=()), "judged")
-    view(replace(confirmed(True, replace(early, pending=())), run_id="r-1", attempt_id="r-1/1"))
+    attempt_id = begin(view, 1, "slow.py")
+    judge(view, attempt_id, early)
+    view(JudgingAgain("r-1", attempt_id, "judged", at=NOW))
+    view.keep(attempt_id, "x = 1", Update(), replace(early, pending=()), "judged")
+    view(replace(confirmed(True, replace(early, pending=())), run_id="r-1", attempt_id=attempt_id))
     view(END)
     objects = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [o["type"] for o in objects] == ["judged_file", "judged_file", "bench_summary"]
     assert [(o["index"], o["verdict"]["pending"]) for o in objects[:2]] == [(0, ["compile-max"]), (0, [])]
     assert (objects[-1]["judged"], objects[-1]["ranking"]) == (1, ["slow.py"])
-    assert "1/1 judged; slow.py again, against all baselines" in err.getvalue()
+    assert "1/3 judged; slow.py again, against all baselines" in err.getvalue()
 
 
 def verification(new: Verdict, held: bool) -> Verification:

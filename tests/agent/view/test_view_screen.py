@@ -1,15 +1,16 @@
 """What is written to a terminal: only what that terminal understands, and given back once."""
 
+import os
 import re
 from functools import reduce
-from io import BytesIO, StringIO, TextIOWrapper
+from io import StringIO
 
 import pytest
 from rich.console import Console
 
 from kerneltune.agent.view.live import TerminalScreen
-from kerneltune.agent.view.output import Page, columns
-from kerneltune.agent.view.render import Ui, render
+from kerneltune.agent.view.output import Page, can_show_screen, columns
+from kerneltune.agent.view.render import render
 from kerneltune.agent.view.state import ViewState, fold
 from tests.agent.view.scripts import GPU_RUN, NOW
 
@@ -44,16 +45,11 @@ def test_without_colour_nothing_is_lost_but_colour() -> None:
     assert re.sub("\x1b\\[[0-9;]*m", "", plain) == re.sub("\x1b\\[[0-9;]*m", "", coloured)
 
 
-def test_a_terminal_without_utf_8_gets_ascii() -> None:
-    raw = BytesIO()
-    file = TextIOWrapper(raw, encoding="ascii", errors="strict", write_through=True)
-    screen = TerminalScreen(Console(file=file, force_terminal=True, color_system=None))
-    screen.enter()
-    screen.draw(render(STATE, (100, 30), NOW, Ui()), (100, 30))
-    screen.leave()
-    text = raw.getvalue().decode("ascii")
-    assert "+ correct" in text
-    assert "110.0 us" in text
+def test_a_terminal_without_utf_8_gets_lines_and_no_screen() -> None:
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w", encoding="latin-1") as latin, os.fdopen(os.dup(ours), "w", encoding="utf-8") as utf8:
+        assert [can_show_screen(stream) for stream in (latin, utf8, StringIO())] == [False, True, False]
+    os.close(ours)
 
 
 def test_what_was_taken_is_given_back_once() -> None:

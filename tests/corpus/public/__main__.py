@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kerneltune.agent.commands.session import workshop
 from kerneltune.agent.events import Event
-from kerneltune.agent.settings import load_settings
+from kerneltune.agent.settings import chosen_settings
 from tests.corpus.public.public import OPEN, Judged, Sources, judged, kernels
 
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"no kernel {sorted(unknown)[0]!r} in the given sources", file=sys.stderr)
         return 2
     done = []
-    with _folder(args.keep) as folder, workshop(load_settings(Path.cwd()), _ignore) as shop:
+    with _folder(args.keep) as folder, workshop(chosen_settings({}), _ignore) as shop:
         print(f"{len(chosen)} kernels on {shop.gpu.name if shop.gpu else 'no GPU'}", file=sys.stderr)
         for found in judged(shop, chosen, sources, folder):
             done.append(found)

@@ -35,7 +35,6 @@ from kerneltune.tools.judge.timing.timing_run import TimingRun
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.errors import OutOfMemory, TaskError
-from kerneltune.tools.schema.evidence import COUNTERS, PROBES
 from kerneltune.tools.schema.messages import (
     OTHER_BASELINES_S,
     SCREENING,
@@ -59,7 +58,7 @@ from kerneltune.tools.schema.messages import (
 )
 from kerneltune.tools.schema.plan import Plan, plan_hash
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import Cause, Status, Tier, Verdict, task_failed
+from kerneltune.tools.schema.verdict import COUNTERS, PROBES, Cause, Status, Tier, Verdict, task_failed
 from kerneltune.tools.task.load import SMALL, TaskFile, find_task, with_small
 
 _TELL_AGAIN_S = 30.0  # that the GPU is taken: the supervisor's patience with a silent judge is bounded

@@ -31,8 +31,8 @@ from kerneltune.tools.sandbox import wire
 from kerneltune.tools.sandbox.workers import environment, isolated
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
 from kerneltune.tools.schema.errors import KerneltuneError
-from kerneltune.tools.schema.evidence import STALLS, KernelCounters
 from kerneltune.tools.schema.plan import Plan
+from kerneltune.tools.schema.verdict import STALLS, KernelCounters
 
 MOST_KERNELS = 8
 READ_TIMEOUT_S = 60.0

@@ -49,10 +49,9 @@ from kerneltune.tools.judge.timing.statistics import (
     passes_for,
 )
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.evidence import Probes
 from kerneltune.tools.schema.messages import Rules
 from kerneltune.tools.schema.plan import EMPTY, Aten, Launch, Plan, base_name, plan_hash
-from kerneltune.tools.schema.verdict import CaseResult, Cause, LaunchTime, Status, Verdict, standing_for
+from kerneltune.tools.schema.verdict import CaseResult, Cause, LaunchTime, Probes, Status, Verdict, standing_for
 
 _STEADY_PASSES = 5
 _IDLE_S = 0.3  # a GPU that has done nothing for so long is heated up again
