@@ -344,9 +344,10 @@ def _spelled(name: str, formula: Callable[..., object], given: Mapping[str, floa
 # G_t = r_t + gamma * G_(t+1), Kevin's sum. A reward may be unknown; then so is every return that contains it.
 #
 # Advantages compare a return with those of the same task and turn in other rollouts. They need two passes: `Groups`
-# adds every valid return up in the first, and says the advantage of each in the second. It holds two numbers a group.
+# adds every valid return up in the first, and says the advantage of each in the second. It holds three numbers a group.
 
 GAMMA: Final = 0.4
+_STD_FLOOR = 1e-6
 
 
 @dataclass(frozen=True)
@@ -430,10 +431,10 @@ def group_of(run: RunStarted, turn: RewardedTurn) -> Hashable:
 
 
 class ReturnGroups:
-    """Counts and means of the returns of groups; two passes, see above."""
+    """Counts, means and spreads of the returns of groups; two passes, see above."""
 
     def __init__(self) -> None:
-        self._groups: dict[Hashable, tuple[int, float]] = {}
+        self._groups: dict[Hashable, list[float]] = {}  # count, mean, sum of squared deviations
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -444,22 +445,36 @@ class ReturnGroups:
             return
         if not math.isfinite(to_go):
             raise ValueError(f"a return of {to_go} in group {group!r}: returns are finite numbers")
-        n, mean = self._groups.get(group, (0, 0.0))
-        self._groups[group] = (n + 1, mean + (to_go - mean) / (n + 1))  # a sum of large returns would lose the small
+        held = self._groups.setdefault(group, [0.0, 0.0, 0.0])
+        held[0] += 1.0
+        step = to_go - held[1]
+        held[1] += step / held[0]  # Welford: sums of squares of large returns would cancel
+        held[2] += step * (to_go - held[1])
 
     def size(self, group: Hashable) -> int:
         """How many valid turns a group has."""
-        return self._groups.get(group, (0, 0.0))[0]
+        return int(self._groups.get(group, (0,))[0])
 
     def trloo(self, group: Hashable, to_go: float | None) -> float | None:
         """Pass two, turn-level leave-one-out: G minus the mean of the others, N / (N - 1) * (G - mean); G itself when
         there are no others. None for an unknown return. Raises ValueError for a group that pass one did not see."""
         if to_go is None:
             return None
-        if group not in self._groups:
+        n, mean, _ = self._seen(group)
+        return to_go if n == 1.0 else n / (n - 1.0) * (to_go - mean)
+
+    def grpo(self, group: Hashable, to_go: float | None) -> float | None:
+        """Pass two, normalised in the group: (G - mean) / (standard deviation + 1e-6); G when there are no others."""
+        if to_go is None:
+            return None
+        n, mean, spread = self._seen(group)
+        return to_go if n == 1.0 else (to_go - mean) / (math.sqrt(max(spread, 0.0) / (n - 1.0)) + _STD_FLOOR)
+
+    def _seen(self, group: Hashable) -> Sequence[float]:
+        held = self._groups.get(group)
+        if held is None:
             raise ValueError(f"no return of group {group!r} was added in the first pass; add them all before asking")
-        n, mean = self._groups[group]
-        return to_go if n == 1 else n / (n - 1.0) * (to_go - mean)
+        return held
 
 
 # Rejection sampling ---------------------------------------------------------------------------------------------------

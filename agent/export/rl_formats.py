@@ -6,7 +6,7 @@ What a turn is, how rewards become returns, and which turns are compared with ea
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
@@ -15,7 +15,10 @@ from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
 from kerneltune.agent.export.instructions import (
     ENTRY_POINT,
     OURS,
+    level,
+    operators,
     repo_name,
+    ships_with_us,
     stable_uuid,
     visible,
 )
@@ -47,9 +50,12 @@ _EXTRA = (
     ),
     Feature("interaction_kwargs", "struct", "for an interaction of that name", (*_CREATE, Feature("name", "text", ""))),
     Feature("entry_point", "text", "the class in ground_truth; the answer's is called <entry_point>New"),
+    Feature("level", "int", "of a KernelBench problem, by its folder; else null"),
     Feature("module_name", "text", "the task's name"),
+    Feature("ops", "texts", "torch operators that the reference calls by name"),
     Feature("original_prompt", "text", "the words of the user's message"),
     Feature("repo_name", "text", "kerneltune for tasks that ship with it; else empty"),
+    Feature("type", "text", "builtin, kernelbench or file"),
     Feature("uuid", "text", "of the reference and its target"),
 )
 
@@ -61,6 +67,7 @@ class RlTurns(Format):
 
     reward: str = "kevin"
     gamma: float = GAMMA
+    advantage: Literal["trloo", "grpo"] = "trloo"
 
     name: ClassVar[str] = "rl-turns"
     about: ClassVar[str] = "every turn with its action, rewards, return and advantage (TRLOO)"
@@ -126,6 +133,7 @@ class RlTurns(Format):
     def _worth(self, trajectory: Trajectory, turn: RewardedTurn) -> Row:
         group = group_of(trajectory.run, turn)
         size = self._groups.size(group)  # 0: the run went on after the first pass
+        compare = self._groups.grpo if self.advantage == "grpo" else self._groups.trloo
         return {
             "parents": list(dict.fromkeys(a.parent_id for a in turn.attempts if a.parent_id)),
             "attempts": [a.attempt_id for a in turn.attempts],
@@ -133,7 +141,7 @@ class RlTurns(Format):
             "reward": turn.reward,
             "attempt_rewards": [self._reward(a) for a in turn.attempts],
             "return": turn.to_go,
-            "advantage": self._groups.trloo(group, turn.to_go) if size else None,
+            "advantage": compare(group, turn.to_go) if size else None,
             "group_size": size,
         }
 
@@ -183,7 +191,7 @@ class Verl(Format):
             "how an answer is judged",
             (Feature("style", "text", "rule"), Feature("ground_truth", "text", "the PyTorch reference")),
         ),
-        Feature("extra_info", "struct", "what verl keeps beside, and where the reference is from", _EXTRA),
+        Feature("extra_info", "struct", "what verl and Dr.Kernel keep beside", _EXTRA),
         Feature("agent_name", "text", "verl's agent loop"),
     )
     surveys: ClassVar[bool] = True
@@ -232,9 +240,12 @@ class Verl(Format):
             "tools_kwargs": {"bench": {"create_kwargs": create}},
             "interaction_kwargs": {**create, "name": OURS},
             "entry_point": ENTRY_POINT,
+            "level": level(run),
             "module_name": run.task,
+            "ops": list(operators(reference)),
             "original_prompt": asked,
             "repo_name": repo_name(run),
+            "type": "builtin" if ships_with_us(run) else "file" if level(run) is None else "kernelbench",
             "uuid": stable_uuid(reference, run.arch),
         }
 

@@ -75,6 +75,12 @@ def test_a_run_that_went_on_after_the_survey_has_no_advantage_there() -> None:
     assert (row["return"], row["advantage"], row["group_size"]) == (1.0, None, 0)
 
 
+def test_advantages_may_be_normalised_in_their_group() -> None:
+    form = RlTurns(reward="fast_0", advantage="grpo")
+    runs = (story("r1", Status.WRONG), story("r2", Status.CHECKED))
+    assert [r["advantage"] for r in rows(form, *runs)] == pytest.approx([-(0.5**0.5), 0.5**0.5], abs=1e-4)  # type: ignore[arg-type]
+
+
 def test_a_reward_is_named_with_its_options_and_a_wrong_one_is_one_line() -> None:
     its = run(tried(1, timed(20.0), turn=1), gpu=H200)
     assert rows(RlTurns(reward="drkernel:cap=2;lambda=1"), its)[0]["reward"] == pytest.approx(0.5 + 0.5 * 2.0 + 1.0)

@@ -1,23 +1,28 @@
 """verl's rows: a prompt for each task, and the reference that answers are judged by."""
 
+import pytest
+
+from kerneltune.agent.export.instructions import operators
 from kerneltune.agent.export.rl_formats import Verl
 from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.task.load import builtin_tasks
 from tests.agent.export.made_runs import AT, H200, SOFTMAX, TASK, rows, run, tried
 
 OTHER = "import torch\nclass Model(torch.nn.Module): ...\ndef get_inputs(): return []\n"
-REFERENCE = {"entry_point", "module_name", "original_prompt", "repo_name", "uuid"}
+DRKERNEL = {"entry_point", "level", "module_name", "ops", "original_prompt", "repo_name", "type", "uuid"}
 VERL = {"index", "split", "need_tools_kwargs", "tools_kwargs", "interaction_kwargs"}
 
 
-def test_a_row_has_the_columns_that_verl_reads() -> None:
+def test_a_row_has_the_columns_that_verl_and_drkernel_read() -> None:
     (row,) = rows(Verl(), run(tried(1, Status.WRONG)))
     assert list(row) == ["data_source", "prompt", "ability", "reward_model", "extra_info", "agent_name"]
     assert [m["role"] for m in row["prompt"]] == ["system", "user"]
     assert row["reward_model"] == {"style": "rule", "ground_truth": TASK}
     extra = row["extra_info"]
-    assert set(extra) == REFERENCE | VERL
+    assert set(extra) == DRKERNEL | VERL
     assert extra["index"] == 0
-    assert extra["repo_name"] == "kerneltune"
+    assert extra["ops"] == ["torch.softmax"]
+    assert extra["type"] == "builtin"
     assert extra["original_prompt"] == row["prompt"][-1]["content"]
     assert row["agent_name"] == "single_turn_agent"
     for struct in (extra["tools_kwargs"], extra["interaction_kwargs"], extra["tools_kwargs"]["bench"]["create_kwargs"]):
@@ -32,7 +37,7 @@ def test_each_task_has_one_row_in_the_order_in_which_tasks_appeared() -> None:
         found = sorted(rows(Verl(), *order), key=lambda row: row["extra_info"]["index"])
         assert [r["extra_info"]["module_name"] for r in found] == ["other", "softmax"]
         assert "NVIDIA H200" in found[1]["prompt"][-1]["content"]  # the run with a GPU speaks for its task
-        assert found[0]["extra_info"]["repo_name"] == ""
+        assert (found[0]["extra_info"]["level"], found[0]["extra_info"]["type"]) == (2, "kernelbench")
 
 
 def test_splits_are_those_of_the_export() -> None:
@@ -45,3 +50,26 @@ def test_nothing_of_the_machine_or_of_a_held_out_case_is_in_a_row() -> None:
     (row,) = rows(Verl(), run(path="/home/someone/secret/mine.py", task_source=SOFTMAX.source))
     assert "someone" not in str(row)
     assert "prime" not in str(row)
+    assert row["extra_info"]["type"] == "file"
+    assert row["extra_info"]["level"] is None
+
+
+@pytest.mark.parametrize("task", builtin_tasks(), ids=lambda task: task.name)
+def test_every_shipped_reference_names_its_operators(task: object) -> None:
+    names = operators(task.source)  # type: ignore[attr-defined]
+    assert all("." in name and "Parameter" not in name for name in names)
+
+
+MODULE = """
+import torch
+def f(): torch.abs(1)
+class Model:
+    def forward(self, x):
+        y = F.relu(x) + torch.exp(x)
+        return nn.functional.relu(F.relu(y)) + self.a(x) + x.sum()
+"""
+
+
+def test_operators_are_named_once_in_order_and_of_the_model_alone() -> None:
+    assert operators(MODULE) == ("F.relu", "torch.exp", "nn.functional.relu")
+    assert operators("class Model(") == ()

@@ -161,6 +161,7 @@ def test_a_turn_without_others_keeps_its_return() -> None:
     groups = groups_of({"t1": [0.7], "t2": [0.0]})
     assert groups.trloo("t1", 0.7) == 0.7
     assert groups.trloo("t2", 0.0) == 0.0
+    assert groups.grpo("t1", 0.7) == 0.7
 
 
 def test_unknown_returns_have_no_advantage_and_are_no_part_of_a_group() -> None:
@@ -169,7 +170,16 @@ def test_unknown_returns_have_no_advantage_and_are_no_part_of_a_group() -> None:
         groups.add("t1", value)
     assert groups.size("t1") == 2
     assert groups.trloo("t1", None) is None
+    assert groups.grpo("t1", None) is None
     assert groups.trloo("t1", 3.0) == pytest.approx(2.0)
+
+
+def test_grpo_normalises_by_the_sample_s_deviation() -> None:
+    groups = groups_of({"t1": [1.0, 2.0, 6.0], "same": [2.0, 2.0]})
+    # mean 3, squared deviations 4 + 1 + 9 = 14, over 2: deviation sqrt(7)
+    assert groups.grpo("t1", 6.0) == pytest.approx(3.0 / math.sqrt(7.0), rel=1e-5)
+    assert groups.grpo("same", 2.0) == 0.0
+    assert groups.trloo("same", 2.0) == 0.0
 
 
 def test_a_group_that_the_first_pass_did_not_see_is_a_mistake_of_ours() -> None:
@@ -205,6 +215,11 @@ def test_two_passes_over_shuffled_groups_equal_brute_force(seed: int, draw: Call
         sums[key] = sums.get(key, 0.0) + ((found or 0.0) if others else 0.0)
     scale = max(abs(v) for _, v in rows)
     assert all(abs(total) <= 1e-12 * scale * len(rows) for total in sums.values())
+
+
+def test_deviations_survive_large_returns() -> None:
+    groups = groups_of({"t": [1e9 + 1.0, 1e9 + 2.0, 1e9 + 3.0]})
+    assert groups.grpo("t", 1e9 + 3.0) == pytest.approx(1.0, rel=1e-5)
 
 
 def test_turns_are_compared_within_a_task_a_gpu_and_a_turn() -> None:
