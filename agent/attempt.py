@@ -263,8 +263,14 @@ class StopReason(StrEnum):
     INTERRUPTED = "interrupted"  # Ctrl-C
     AUTHOR_DONE = "author_done"
     REFUSED = "refused"  # the model will not write kernels
-    MODEL_ERROR = "model_error"
+    MODEL_ERROR = "model_error"  # the provider could not be asked any more
+    NO_ACCESS = "no_access"  # it refuses the key, the account or the model's name
     FAILED = "failed"
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the command whose run ended so; None where that is for its attempts to say."""
+        return {StopReason.INTERRUPTED: 130, StopReason.MODEL_ERROR: 6, StopReason.NO_ACCESS: 3}.get(self)
 
 
 @dataclass(frozen=True)

@@ -228,6 +228,16 @@ class ModelAsked(RunEvent):
 
 
 @dataclass(frozen=True)
+class ModelBusy(RunEvent):
+    """A request to the model failed in a way that may pass: it is sent again in `wait_s` seconds."""
+
+    conversation: str
+    wait_s: float
+    why: str
+    kind: Literal["model_busy"] = "model_busy"
+
+
+@dataclass(frozen=True)
 class GpuReading:
     """The GPU at one moment, as far as it tells. Clocks in MHz, memory in bytes."""
 
@@ -296,6 +306,7 @@ ShownEvent = (
     | AttemptSkipped
     | JudgingAgain
     | ModelAsked
+    | ModelBusy
     | GpuSampled
     | LimitsChanged
     | RunPaused

@@ -8,6 +8,7 @@ a run is going on, and what is judged again at its end are the loop's, whoever w
 events and nothing else does; the store, the screen and the exports are folds over them.
 """
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -69,6 +70,12 @@ class Run:
     def elapsed_s(self) -> float:
         """Seconds since the start, without pauses."""
         return self.controls.clock_s - self.started
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the limit of time; infinite without one."""
+        most_s = self.limits_now.max_time_s
+        return math.inf if most_s is None else most_s - self.elapsed_s
 
     @property
     def room(self) -> int:

@@ -50,6 +50,7 @@ class Settings:
     arch: str = ""  # "" = the GPU's, or sm_90 without one
     model: str = ""  # "" = the first provider whose key is set, else offline
     base_url: str = ""  # of the model's server; "" = the provider's own
+    retry_time_s: int = 900  # how long a model is asked again whose provider fails
     effort: Effort = "high"  # how long a model thinks, where it can be told
     strategy: Strategy = "refine"
     language: Language = "triton"  # what the kernels are written in

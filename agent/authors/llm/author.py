@@ -15,6 +15,7 @@ same to the byte, so providers can cache them.
 
 import difflib
 import itertools
+import math
 import re
 import threading
 import time
@@ -50,13 +51,14 @@ from kerneltune.agent.authors.llm.prompts import (
     format_same,
     format_update,
 )
-from kerneltune.agent.events import ModelAsked, Replied, Said
+from kerneltune.agent.events import ModelAsked, ModelBusy, Replied, Said
 from kerneltune.agent.models.types import (
     ContextOverflow,
     Delta,
     LanguageModel,
     Message,
     ModelRequest,
+    NoLongerWanted,
     Reply,
     Tool,
     ToolCall,
@@ -437,7 +439,8 @@ _CHARACTERS_PER_TOKEN = 4  # where a server does not count
 @dataclass
 class LlmConversation:
     """A conversation of a run. `key` names it in the record; `history` is what the model is told in the place of what
-    was forgotten. Before every request the loop may end it."""
+    was forgotten. Before every request the loop may end it, and while a reply is waited for `left_s` and `is_over` say
+    whether the run has time for it."""
 
     tracker: AttemptTracker
     key: str
@@ -448,6 +451,8 @@ class LlmConversation:
     history: Callable[[], str]
     context_tokens: int = 30_000
     max_tokens: int = 32_000
+    left_s: Callable[[], float] = lambda: math.inf
+    is_over: Callable[[], bool] = lambda: False
     turn: int = 0
     _messages: list[Message] = field(default_factory=list)
     _silent: int = 0
@@ -477,7 +482,10 @@ class LlmConversation:
 
     def _exchange(self) -> Actions:
         """One reply and what it leads to; why the conversation is over, or None."""
-        reply = self._ask()
+        try:
+            reply = self._ask()
+        except NoLongerWanted:
+            return None  # the loop knows why, and ends it
         if reply.calls or (reply.text.strip() and reply.stop != "refusal"):
             self._messages.append(reply)
         if reply.calls:
@@ -519,8 +527,14 @@ class LlmConversation:
 
     def _reply(self) -> Reply:
         key = f"{self.tracker.run_id}/{self.key}"
-        request = ModelRequest(self.prompts.system, tuple(self._messages), TOOLS, self.max_tokens, key)
+        request = ModelRequest(
+            self.prompts.system, tuple(self._messages), TOOLS, self.max_tokens, key,
+            self.left_s, self.is_over, self._told,
+        )  # fmt: skip
         return self.model.ask(request, self._overheard)
+
+    def _told(self, wait_s: float, why: str) -> None:
+        self.tracker.emit(ModelBusy(self.tracker.run_id, self.key, wait_s, why))
 
     def _overheard(self, delta: Delta) -> None:
         if delta.kind != "arguments":
@@ -606,7 +620,7 @@ class _Rules:
 @dataclass
 class LlmAuthor:
     """One run of a model. `finished_keys`: conversations of earlier processes, whose keys are taken; `start`: the
-    attempt that the conversations begin at, once it is made."""
+    attempt that the conversations begin at, once it is made; `left_s`, `is_over`: of the run."""
 
     tracker: AttemptTracker
     model: LanguageModel
@@ -618,6 +632,8 @@ class LlmAuthor:
     max_tokens: int = 32_000
     finished_keys: int = 0
     start: Callable[[], Attempt | None] = lambda: None
+    left_s: Callable[[], float] = lambda: math.inf
+    is_over: Callable[[], bool] = lambda: False
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -647,6 +663,8 @@ class LlmAuthor:
             self.prompts.history if self._rules.alone else lambda: opening,
             self.context_tokens,
             self.max_tokens,
+            self.left_s,
+            self.is_over,
         )
         self._held += 1
         return self._counted(conversation)

@@ -15,6 +15,9 @@ FaultKind = Literal[
     "ended",  # the stream ends between two events, without its last ones
     "stall",  # silence in mid-stream
     "drip",  # every event after a pause
+    "comments",  # comments, each after a pause, and nothing else
+    "flood",  # an event again and again
+    "line",  # an event without an end
     "max_tokens",  # the reply ends in the middle of its last call
     "thought",  # the reply ends in the middle of its thinking
     "empty",  # a reply of nothing
