@@ -157,7 +157,8 @@ class Verified(OfAttempt):
 
 @dataclass(frozen=True)
 class Reflected(OfAttempt):
-    """The `reflect` tool ran: a hypothesis, what it predicted, the evidence and (later) whether it held."""
+    """A hypothesis: held against the attempt that tested it (`evidence` has `predicted_speedup` and `measured_speedup`
+    then), or, from the `reflect` tool, about what limits an attempt, which stays open."""
 
     hypothesis: str
     prediction: str

@@ -192,17 +192,15 @@ def _begin(run: Run, pool: ThreadPoolExecutor, under_way: _UnderWay) -> None:
 
 
 def _finish(run: Run, ready: Future[Attempt] | Future[StopReason | None], under_way: _UnderWay) -> None:
-    """Bench a candidate and reflect on it; one given up is left. Or note why a line of work has ended."""
+    """Bench a candidate; one given up is left. Or note why a line of work has ended."""
     try:
         done = ready.result()
         if not isinstance(done, Attempt):
             under_way.ended = done
             return
-        attempt = run.tracker.bench(done)
+        run.tracker.bench(done)
     except GivenUp:
         return
-    if attempt.hypothesis:  # without one there is nothing to reflect on
-        run.tracker.reflect(attempt, attempt.hypothesis, attempt.prediction)
     if (best := lasting(run.tracker.attempts, run.tracker.tiers)) is not None:  # much has been built on it
         run.tracker.judge_again(best, "judged")
 
@@ -248,7 +246,7 @@ def carry_out(run: Run, wanted: Sequence[Action], drafts: dict[str, Attempt]) ->
             case BenchAction():
                 results.append(_benched(run, action.attempt, drafts))
             case ReflectAction():
-                run.tracker.expect(action.attempt, action.hypothesis, action.prediction, action.predicted_speedup)
+                run.tracker.note(action.attempt, action.hypothesis)
                 results.append(action.attempt)
     return tuple(results)
 

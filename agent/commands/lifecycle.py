@@ -66,7 +66,7 @@ from kerneltune.agent.record.folder import ReceiptBook, alive, is_plain, write_b
 from kerneltune.agent.record.query import Filter, RunSummary
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Language, Settings
-from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.agent.view.live import gpu_samples
 from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidate
 from kerneltune.tools.languages.ptx.ir import PtxError
@@ -440,7 +440,7 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker,
         if isinstance(model, ScriptedModel):
             model.skip(1, reply.conversation)
     arch, gpu = opened.workshop.arch, opened.gpu
-    tracker.predictions += [e for e in started.events if isinstance(e, Reflected) and e.outcome != "open"]
+    tracker.predictions += [e for e in started.events if isinstance(e, Reflected) and is_scored(e)]
     return LlmAuthor(
         tracker,
         model,

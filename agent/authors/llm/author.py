@@ -104,6 +104,14 @@ class UpdateArguments(_Arguments):
 
     parent: int | None = Field(default=None, description="The attempt that this one is derived from.")
     rationale: str = Field(description="One line: what is tried, and why it should help.")
+    hypothesis: str | None = Field(
+        default=None,
+        description="What limits `parent`, or makes it wrong, as a claim that this attempt can refute; null for none.",
+    )
+    predicted_speedup: float | None = Field(
+        default=None,
+        description="Time of `parent` divided by that of this attempt, such as 1.2; 1 for no change; null for none.",
+    )
     source: str | None = Field(default=None, description="The whole file; null when `edits` are given.")
     edits: list[EditArguments] | None = Field(
         default=None, description="Replacements in the source of `parent`; null when `source` is given."
@@ -120,11 +128,7 @@ class ReflectArguments(_Arguments):
     """Of `reflect`."""
 
     attempt: int = Field(description="A benched attempt.")
-    hypothesis: str = Field(description="What limits it, as a claim that the next attempt can refute.")
-    prediction: str = Field(description="What you will change, and what should then be measured.")
-    predicted_speedup: float | None = Field(
-        default=None, description="Time of this attempt divided by that of the next one, such as 1.2."
-    )
+    hypothesis: str = Field(description="What limits it, as you see it before the evidence.")
 
 
 ARGUMENTS: dict[str, type[_Arguments]] = {
@@ -135,12 +139,12 @@ ARGUMENTS: dict[str, type[_Arguments]] = {
 _WORDS = {
     "update": "Trace and compile a kernel: one Python file with its Triton or PTX in it. It becomes an attempt with a "
     "number. Give the whole `source`, or `edits` on any earlier attempt. Several updates in one reply are compiled "
-    "side by side. Tells registers, spills, shared memory, occupancy and library calls, or the error with its line.",
+    "side by side. Tells registers, spills, shared memory, occupancy and library calls, or the error with its line. "
+    "Its own `hypothesis` and `predicted_speedup` are held against its verdict.",
     "bench": "Check an attempt on every shape and many kinds of inputs, and time it where there is a GPU. Tells the "
     "verdict, the worst error, the time with its interval, the ratio to each baseline and to the speed of light.",
-    "reflect": "State what limits a benched attempt and what you will change. Tells the evidence: roofline, compiler "
-    "report, instruction counts, difference to the best, and how your earlier predictions came out. The next attempt "
-    "with this one as its parent is held against your prediction.",
+    "reflect": "State what limits a benched attempt. Tells the evidence: roofline, compiler report, instruction "
+    "counts, difference to the best, and how your earlier predictions came out.",
 }
 
 
@@ -231,7 +235,7 @@ class ToolExecutor:
             return ToolResult(call.call_id, format_same(*same, notes))
         if self._share is not None and self.made + before >= self._share:
             raise Mistake(NO_ROOM)
-        return Proposal(source, wanted.rationale, parent_id, LlmTurn(self._key, turn)), notes
+        return _proposal(wanted, source, parent_id, LlmTurn(self._key, turn)), notes
 
     def _updated(self, call: ToolCall, notes: Notes, came: ActionResult) -> ToolResult:
         if isinstance(came, Declined):
@@ -302,7 +306,7 @@ class ToolExecutor:
         if wanted.attempt in self._drafts:
             raise Mistake(f"attempt {wanted.attempt} is not benched yet; bench it first")
         attempt = self._attempt(wanted.attempt)
-        yield [ReflectAction(attempt, wanted.hypothesis, wanted.prediction, wanted.predicted_speedup)]
+        yield [ReflectAction(attempt, wanted.hypothesis)]
         predictions = self._tracker.predictions
         return format_reflect(attempt, self._tracker, self._disassembled(attempt), predictions, self._place(attempt))
 
@@ -322,6 +326,18 @@ class ToolExecutor:
         facts = facts_of(update, update.judged_plan(variant) or update.main_plan)
         best = disassemble(other, leader.judged.variant).kernels if leader and other else ()
         return Disassembled(facts, disassemble(update, variant), best)
+
+
+def _proposal(wanted: UpdateArguments, source: str, parent_id: str | None, origin: LlmTurn) -> Proposal:
+    """The candidate, with what it claims about its parent; without one there is nothing to claim. Raises Mistake."""
+    speedup = wanted.predicted_speedup
+    if speedup is not None and not 0 < speedup < _MOST_NUMBER:
+        raise Mistake(f"`predicted_speedup` {speedup:g} is no ratio of two times; give one such as 1.2, or null")
+    if parent_id is None:
+        return Proposal(source, wanted.rationale, None, origin)
+    claim = wanted.hypothesis or (wanted.rationale if speedup is not None else "")
+    prediction = "" if speedup is None else f"{speedup:.3g} times as fast as #{wanted.parent}"
+    return Proposal(source, wanted.rationale, parent_id, origin, claim, prediction, speedup)
 
 
 def _mistaken(call: ToolCall, mistake: Mistake) -> ToolResult:

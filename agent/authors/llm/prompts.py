@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from math import prod
+from math import exp, log, prod
+from statistics import median
 from typing import Literal, TypeGuard
 
 from kerneltune.agent.attempt import Attempt, best
 from kerneltune.agent.events import Reflected
-from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.prompts import render, render_text
 from kerneltune.tools.languages.base import language_in, prompt_of
 from kerneltune.tools.receipt import HIDDEN, author_view
@@ -289,26 +290,19 @@ def _row(task: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values:
 
 
 def _scores(numbers: Mapping[str, int], outcomes: Sequence[Reflected]) -> Values:
-    """The latest word on each attempt; how many of those that could be scored held."""
+    """What was claimed of each attempt, and how such claims came out."""
     latest = {r.attempt_id: r for r in outcomes if r.attempt_id in numbers}
-    held, refuted = (sum(r.outcome == o for r in latest.values()) for o in ("confirmed", "refuted"))
     newest = sorted(latest.values(), key=lambda r: numbers[r.attempt_id])[-MOST_SCORES:]
-    return {
-        "scores": [_score(numbers, r) for r in newest],
-        "held": held,
-        "scored": held + refuted,
-        "hit_rate": f"{100 * held / (held + refuted):.0f}" if held + refuted else "",
-    }
+    return {"scores": [_score(numbers, r) for r in newest], **calibration(list(latest.values()))}
 
 
 def _score(numbers: Mapping[str, int], reflected: Reflected) -> Values:
-    ratio = reflected.evidence.get("time_ratio_to_parent")
     return {
         "number": numbers[reflected.attempt_id],
         "hypothesis": reflected.hypothesis,
         "prediction": reflected.prediction,
         "predicted": _times(reflected.evidence.get("predicted_speedup")),
-        "measured": _times(1 / ratio if _positive(ratio) else None),
+        "measured": _times(reflected.evidence.get("measured_speedup")),
         "outcome": reflected.outcome,
     }
 
@@ -414,9 +408,19 @@ def format_reflect(
         diff=_diff(attempt.source, other.source) if other else "",
         instructions=changes(sass.kernels, compiled.best_sass) if both else "",
         history=[_prediction(p) for p in predictions[-_MOST_HYPOTHESES:]],
-        confirmed=sum(p.outcome == "confirmed" for p in predictions),
-        decided=sum(p.outcome != "open" for p in predictions),
+        **calibration(predictions),
     )
+
+
+def calibration(predictions: Sequence[Reflected]) -> Values:
+    """How predictions came out. `off`: the median factor between predicted and measured speed-ups; "" without any."""
+    pairs = [(p.evidence.get("predicted_speedup"), p.evidence.get("measured_speedup")) for p in predictions]
+    errors = [abs(log(said / came)) for said, came in pairs if _positive(said) and _positive(came)]
+    return {
+        "held": sum(p.outcome == "confirmed" for p in predictions),
+        "scored": sum(map(is_scored, predictions)),
+        "off": f"{exp(median(errors)):.2f}" if errors else "",
+    }
 
 
 def _prediction(of: Reflected) -> str:
