@@ -55,7 +55,7 @@ class Settings:
     strategy: Strategy = "refine"
     language: Language = "triton"  # what the kernels are written in
     from_: str = ""  # the candidate to start from: "nothing", "best", an attempt or a file; "" = as the language needs
-    context_tokens: int = 30_000  # a longer prompt gives way to a history
+    context_tokens: int | None = None  # a longer prompt gives way to a history; None = as its provider bills it
     max_cost_usd: float | None = None
     target_speedup: float | None = None
     target_sol: float | None = None

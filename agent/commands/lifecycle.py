@@ -30,7 +30,7 @@ from kerneltune.agent.attempt import (
     search_tiers,
     tiers_for,
 )
-from kerneltune.agent.authors.llm.author import LlmAuthor
+from kerneltune.agent.authors.llm.author import LlmAuthor, context_limit
 from kerneltune.agent.authors.llm.prompts import RunPrompts
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.session import (
@@ -448,7 +448,7 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker,
         arch,
         settings.strategy,
         started.event.seed,
-        settings.context_tokens,
+        settings.context_tokens or context_limit(model.facts()),
         finished_keys=max((int(r.conversation) for r in replies if r.conversation.isdigit()), default=0),
         start=lambda: start_of(tracker),
         left_s=lambda: run().left_s,

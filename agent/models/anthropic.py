@@ -146,6 +146,7 @@ def _facts(info: Any) -> ModelFacts:
         max_output_tokens=getattr(info, "max_tokens", None),
         efforts=_efforts(info),
         notes=notes,
+        caches=True,
     )
 
 

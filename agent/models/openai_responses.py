@@ -86,7 +86,8 @@ class OpenAIModel(HttpModel[ResponsesFeatures, "_Response"]):
 
     def _facts_of(self, info: Any) -> ModelFacts:
         shutdown = getattr(info, "shutdown_date", None)
-        return ModelFacts(self._model, notes=(f"{self._model} shuts down on {shutdown}",) if shutdown else ())
+        notes = (f"{self._model} shuts down on {shutdown}",) if shutdown else ()
+        return ModelFacts(self._model, notes=notes, caches=True)
 
     def _listed(self) -> list[Any] | None:
         """Return the API's models, newest first; None from a server without a list."""

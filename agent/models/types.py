@@ -146,6 +146,7 @@ class ModelFacts:
     max_output_tokens: int | None = None
     efforts: tuple[Effort, ...] = ()
     notes: tuple[str, ...] = ()  # such as a date of retirement
+    caches: bool = False  # what a prompt begins with costs less when it was sent before
 
 
 class Clock:

@@ -46,7 +46,7 @@ PRECISIONS = {
     "float16": "float16: operands may be float16 (11 bits), sums are float32",
     "bfloat16": "bfloat16: operands may be bfloat16 (8 bits), sums are float32",
 }
-MOST_BEST, MOST_NEWEST, MOST_SCORES = 5, 12, 8  # rows of a history
+MOST_BEST, MOST_NEWEST, MOST_SCORES = 5, 12, 48  # rows of a history
 
 
 class RunPrompts:
@@ -87,6 +87,10 @@ class RunPrompts:
         """What has been tried in this run so far, and what came of it. Bounded, but for the best source."""
         attempts = list(self._tracker.attempts)
         return render("history.j2", timed=self._timed, **history_values(self._tracker.task, attempts, self._outcomes()))
+
+    def drafts(self, drafts: Sequence[Attempt]) -> str:
+        """What a history adds for attempts that have no verdict yet; "" without any."""
+        return render("drafts.j2", drafts=drafts).strip()
 
     def crossover(self, first: Attempt, second: Attempt) -> str:
         """The first words of a conversation that shall join two attempts."""

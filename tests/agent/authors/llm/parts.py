@@ -67,6 +67,7 @@ class NoteExecutor:
     answer: str = "ok"
     is_error: bool = False
     is_full: bool = False
+    drafts: tuple[Attempt, ...] = ()
 
     def run(self, calls: Sequence[ToolCall], turn: int) -> Generator[Any, Any, tuple[ToolResult, ...]]:
         self.done += [(c.name, turn) for c in calls]
@@ -98,6 +99,9 @@ class PlainPrompts(RunPrompts):
 
     def history(self) -> str:
         return "history"
+
+    def drafts(self, drafts: Sequence[Attempt]) -> str:
+        return " ".join(f"draft #{a.number}" for a in drafts)
 
     def crossover(self, first: Attempt, second: Attempt) -> str:
         return f"join #{first.number} #{second.number}"

@@ -4,11 +4,21 @@ from typing import Any
 
 import pytest
 
-from kerneltune.agent.attempt import Limits
-from kerneltune.agent.authors.llm.author import KEPT_EXCHANGES, MOST_VAIN, LlmConversation
+from kerneltune.agent.attempt import Attempt, Limits
+from kerneltune.agent.authors.llm.author import KEPT_EXCHANGES, MOST_VAIN, LlmConversation, context_limit
+from kerneltune.agent.authors.llm.prompts import RunPrompts
 from kerneltune.agent.events import Event, Replied, Said
 from kerneltune.agent.loop import Run, optimize
-from kerneltune.agent.models.types import ContextOverflow, Reply, ToolResult, ToolResults, Unavailable, Usage, User
+from kerneltune.agent.models.types import (
+    ContextOverflow,
+    ModelFacts,
+    Reply,
+    ToolResult,
+    ToolResults,
+    Unavailable,
+    Usage,
+    User,
+)
 from kerneltune.agent.tracker import AttemptTracker, CostTracker
 from kerneltune.tools.evaluator import Evaluator
 from tests.agent.authors.llm.parts import ListModel, NoteExecutor, OneLine, PlainPrompts, call, calling
@@ -98,11 +108,15 @@ def test_a_reply_that_was_cut_off_is_told_so() -> None:
 def test_an_overflow_makes_history_of_everything_and_asks_again() -> None:
     made, model, _, _ = conversation(UPDATE, UPDATE, ContextOverflow("too long"), UPDATE)
     hold(made)
-    assert model.asked[3].messages == (User("history"),)
+    kept = model.asked[3].messages
+    assert (kept[0], len(kept)) == (User("history"), 3)  # and the last exchange
+    made, model, _, _ = conversation(UPDATE, UPDATE, ContextOverflow("too long"), ContextOverflow("still"), UPDATE)
+    hold(made)
+    assert model.asked[4].messages == (User("history"),)
 
 
-def test_a_second_overflow_and_whatever_else_a_provider_cannot_do_is_raised() -> None:
-    for errors in ([ContextOverflow("a"), ContextOverflow("b")], [Unavailable("busy", 3.0)]):
+def test_a_third_overflow_and_whatever_else_a_provider_cannot_do_is_raised() -> None:
+    for errors in ([ContextOverflow(word) for word in "abc"], [Unavailable("busy", 3.0)]):
         made, _, _, _ = conversation(UPDATE, *errors)
         with pytest.raises(type(errors[-1])):
             hold(made)
@@ -115,13 +129,39 @@ def test_a_prompt_stays_within_its_bound_however_long_the_conversation() -> None
     hold(made)
     lengths = [len(str(r.messages)) // 4 for r in model.asked[:60]]
     assert max(lengths) <= 6_000 + 2_000
-    assert max(lengths[45:55]) <= 1.5 * max(lengths[5:15])
     replies = [sum(isinstance(m, Reply) for m in r.messages) for r in model.asked[:60]]
-    assert min(replies[10:]) >= KEPT_EXCHANGES
+    assert all(count >= min(KEPT_EXCHANGES, n) for n, count in enumerate(replies))
     for request in model.asked:
         assert isinstance(request.messages[0], User)
         kinds = [isinstance(m, Reply) for m in request.messages]
         assert kinds == [i % 2 == 1 for i in range(len(kinds))]  # sides take turns
+
+
+def test_nothing_is_forgotten_between_an_update_and_its_bench_and_drafts_are_listed() -> None:
+    long = calling(call("update", source="x" * 2_000), text="thought " * 100)
+    made, model, executor, _ = conversation(*[long] * 30, context_tokens=4_000)
+    executor.answer = "y" * 1_000
+    executor.drafts = (Attempt("s", "a wider tile", attempt_id="r/7", number=7),)
+    hold(made)
+    firsts = [request.messages[0] for request in model.asked[:30]]
+    lengths = [len(str(request.messages)) // 4 for request in model.asked[:30]]
+    forgot = firsts.index(User("history\n\ndraft #7"))
+    assert lengths[forgot - 1] + 1_200 > 8_000  # when the prompt was twice as long as it may be
+    assert all(first == User("begin") for first in firsts[:forgot])
+    assert RunPrompts.drafts(made.prompts, executor.drafts).splitlines()[1] == "- #7: a wider tile"
+
+
+@pytest.mark.parametrize(
+    ("facts", "tokens"),
+    [
+        (ModelFacts("m"), 30_000),
+        (ModelFacts("m", caches=True), 150_000),
+        (ModelFacts("m", max_input_tokens=100_000, caches=True), 75_000),
+        (ModelFacts("m", max_input_tokens=16_000), 12_000),
+    ],
+)
+def test_a_prompt_becomes_as_long_as_its_provider_s_bill_makes_sensible(facts: ModelFacts, tokens: int) -> None:
+    assert context_limit(facts) == tokens
 
 
 def test_without_a_count_of_tokens_the_length_is_estimated() -> None:
