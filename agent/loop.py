@@ -78,6 +78,12 @@ class Run:
         return math.inf if most_s is None else most_s - self.elapsed_s
 
     @property
+    def left_usd(self) -> float:
+        """Dollars that are not spent; infinite without a limit."""
+        most_usd = self.limits_now.max_cost_usd
+        return math.inf if most_usd is None else most_usd - self.tracker.cost.cost_usd
+
+    @property
     def room(self) -> int:
         """How many attempts may still begin."""
         return self.limits_now.max_attempts - self.tracker.begun

@@ -54,6 +54,8 @@ Keep = Callable[[str, str, Update, Verdict, Tier | None], object]  # of attempt 
 
 _RECENT = 4  # replies
 _GROWTH = 1.5  # prompts grow from reply to reply
+_OUTPUTS = 20  # replies whose lengths tell that of the next
+_FIRST_OUTPUT = 1_500  # tokens: a design and its words
 
 
 class GivenUp(Exception):
@@ -71,19 +73,21 @@ class Place:
 
 
 class CostTracker:
-    """What the replies of a run have cost so far, and what the next one is likely to cost. Any thread may add. A reply
-    of unknown cost counts as much as the dearest of the last few that were asked for, so that a limit holds all the
-    same; nothing where no price is known at all."""
+    """What the replies of a run have cost so far, and what is likely to be asked for next. Any thread may use it. A
+    reply of unknown cost counts as much as the dearest of the last few, so that a limit holds all the same; nothing
+    where no price is known at all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._outputs: deque[int] = deque(maxlen=_OUTPUTS)
+        self._expected: dict[str, float] = {}
         self.replies = 0
         self.cost_usd = 0.0
         self.unpriced = 0
 
-    def add(self, cost_usd: float | None) -> None:
-        """Count a reply of that cost; None when it is unknown."""
+    def add(self, cost_usd: float | None, output_tokens: int | None = None) -> None:
+        """Count a reply of that cost and length; None when it is unknown."""
         with self._lock:
             self.replies += 1
             self.unpriced += cost_usd is None
@@ -91,12 +95,33 @@ class CostTracker:
                 cost_usd = max(self._recent, default=0.0)
             self.cost_usd += cost_usd
             self._recent.append(cost_usd)
+            if output_tokens is not None:
+                self._outputs.append(output_tokens)
+
+    def expect(self, conversation: str, usd: float | None) -> None:
+        """Keep what the next request of a conversation is likely to cost, until it is known: half as much again as the
+        dearest of the last few where `usd` is None, 0 when there will be none."""
+        with self._lock:
+            self._expected[conversation] = _GROWTH * max(self._recent, default=0.0) if usd is None else usd
 
     @property
     def next_usd(self) -> float:
-        """Half as much again as the dearest of the last few replies: what should be left when another is asked for."""
+        """What all conversations are likely to be billed for the requests that are under way or come next."""
         with self._lock:
-            return _GROWTH * max(self._recent, default=0.0)
+            return sum(self._expected.values())
+
+    def expected(self, conversation: str) -> float:
+        """The part of one conversation in that."""
+        with self._lock:
+            return self._expected.get(conversation, 0.0)
+
+    @property
+    def output_tokens(self) -> int:
+        """How long the next reply is likely to be at most: as nine in ten of the last ones; a guess before there are
+        any."""
+        with self._lock:
+            longest = sorted(self._outputs)
+        return longest[(9 * len(longest) - 1) // 10] if longest else _FIRST_OUTPUT
 
 
 @dataclass

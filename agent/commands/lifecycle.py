@@ -30,7 +30,7 @@ from kerneltune.agent.attempt import (
     search_tiers,
     tiers_for,
 )
-from kerneltune.agent.authors.llm.author import LlmAuthor, context_limit
+from kerneltune.agent.authors.llm.author import LlmAuthor, context_limit, reply_limit
 from kerneltune.agent.authors.llm.prompts import RunPrompts
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.session import (
@@ -449,9 +449,11 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker,
         settings.strategy,
         started.event.seed,
         settings.context_tokens or context_limit(model.facts()),
+        reply_limit(model.facts(), settings.effort),
         finished_keys=max((int(r.conversation) for r in replies if r.conversation.isdigit()), default=0),
         start=lambda: start_of(tracker),
         left_s=lambda: run().left_s,
+        left_usd=lambda: run().left_usd,
         is_over=lambda: run().why_stop() is not None,
     )
 

@@ -167,6 +167,8 @@ def _params(
         "messages": [_message(message, model) for message in tool_calls.answered(request.messages)],
         "cache_control": {"type": "ephemeral"},
     }
+    if len(params["messages"]) > 2:  # what ended the prompt before: one of 20 blocks or more later finds it again
+        params["messages"][-3]["content"][-1]["cache_control"] = {"type": "ephemeral"}
     if request.tools:
         params["tools"] = [_tool(tool, features) for tool in request.tools]
     if request.system:
@@ -285,7 +287,9 @@ class _Message:
 
     def reply(self, request: ModelRequest, asked: str) -> Reply:
         """Return the reply. A refused one keeps no calls and nothing to send back."""
-        blocks = sorted(self._blocks.items())
+        blocks, taken = sorted(self._blocks.items()), tool_calls.taken_ids(request.messages)
+        for block in (block for _, block in blocks if block.get("type") == "tool_use"):
+            block["id"] = tool_calls.own_id(block.get("id"), taken, f"call_{len(request.messages)}")
         refused = self.stop_reason == "refusal"
         calls = () if refused else tuple(self._call(i, b)[0] for i, b in blocks if b.get("type") == "tool_use")
         stop = _STOPS.get(self.stop_reason, "end")

@@ -294,7 +294,7 @@ class _Completion:
         return Reply(
             text=split.text or "".join(self._refusal),
             stop=stop,
-            calls=() if refused else tool_calls.distinct(calls, f"call_{len(request.messages)}"),
+            calls=() if refused else tool_calls.distinct(calls, request.messages),
             thinking="".join(self._thinking) or split.thinking,
             detail=" ".join(self._refusal) or (self._finish if refused else ""),
             usage=openai_usage(self._usage, "prompt", "completion"),

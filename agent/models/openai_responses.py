@@ -268,9 +268,14 @@ class _Response:
             self.failure = ErrorDetails(200, words, kind=kind, code=code)
 
     def reply(self, request: ModelRequest, asked: str) -> Reply:
-        """Return the reply. Only a completed one keeps its items: reasoning that lacks what followed it is not taken
-        back."""
+        """Return the reply. Only a completed one keeps its items, as they came: reasoning without what followed it is
+        not taken back."""
         output = [item for _, item in sorted(self._items.items())] or list(self._response.get("output") or [])
+        taken = {call_id.removeprefix(_FREE) for call_id in tool_calls.taken_ids(request.messages)}
+        named = [str(item.get("call_id") or "") for item in filter(_is_call, output)]
+        ids = [tool_calls.own_id(name, taken, f"call_{len(request.messages)}") for name in named]
+        for item, call_id in zip(filter(_is_call, output), ids, strict=True):
+            item["call_id"] = call_id
         stop, detail = self._stop(output)
         cut_off = output[-1] if output and stop == "max_tokens" else None
         calls = tuple(_call(item, request.tools, item is cut_off) for item in output if _is_call(item))
@@ -282,7 +287,7 @@ class _Response:
             thinking="\n\n".join(_thoughts(output)),
             detail=detail,
             usage=openai_usage(self._response.get("usage")),
-            raw={"api": API, "asked": asked, "items": output} if completed else None,
+            raw={"api": API, "asked": asked, "items": output} if completed and ids == named else None,
             model=self._response.get("model") or asked,
             reply_id=self._response.get("id") or "",
         )

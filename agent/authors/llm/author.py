@@ -56,6 +56,7 @@ from kerneltune.agent.events import ModelAsked, ModelBusy, Replied, Said
 from kerneltune.agent.models.types import (
     ContextOverflow,
     Delta,
+    Effort,
     LanguageModel,
     Message,
     ModelFacts,
@@ -66,6 +67,7 @@ from kerneltune.agent.models.types import (
     ToolCall,
     ToolResult,
     ToolResults,
+    Usage,
     User,
 )
 from kerneltune.agent.settings import Strategy
@@ -457,15 +459,20 @@ KEPT_EXCHANGES = 3  # replies with their results that stay word for word when th
 # cached, and costs the model its reasoning every ten turns; without a cache the bill is two to three times as large.
 CACHED_CONTEXT, UNCACHED_CONTEXT, SHARE_OF_WINDOW = 150_000, 30_000, 0.75
 MOST_VAIN = 8  # replies in a row of whose calls none could be carried out, after which it is over too
+MOST_DONE = 2  # times that a model with attempts says so, after which it has nothing left to try
 MOST_SILENT = 3  # replies in a row that call no tool, after which the conversation is over
 _CHARACTERS_PER_TOKEN = 4  # where a server does not count
+_LEAST_REPLY = 1_024  # tokens: thinking takes at least so many
+_REPLY_LIMITS: dict[Effort, int] = {"high": 64_000, "xhigh": 128_000, "max": 128_000}  # thinking included
+_USUAL_REPLY = 32_000
 
 
 @dataclass
 class LlmConversation:
     """A conversation of a run. `key` names it in the record; `history` is what the model is told in the place of what
     was forgotten. Before every request the loop may end it, and while a reply is waited for `left_s` and `is_over` say
-    whether the run has time for it."""
+    whether the run has time for it; `left_usd`: what the run may still spend. `is_done`: the model said, and said
+    again, that it has nothing left to try."""
 
     tracker: AttemptTracker
     key: str
@@ -478,20 +485,52 @@ class LlmConversation:
     max_tokens: int = 32_000
     left_s: Callable[[], float] = lambda: math.inf
     is_over: Callable[[], bool] = lambda: False
+    left_usd: Callable[[], float] = lambda: math.inf
     turn: int = 0
+    is_done: bool = False
     _messages: list[Message] = field(default_factory=list)
+    _last: Usage | None = None  # of the last reply, while the next prompt begins with that one's
     _silent: int = 0
+    _done: int = 0
     _vain: int = 0
+    _was_raised: bool = False
 
     def actions(self) -> Actions:
         """Ask, and want done what the model calls for, until it has no more to say or has made its share. Raises
         LlmError."""
         self._hear(self.opening)
-        while True:
-            yield ()
-            why = yield from self._exchange()
-            if why is not None or self.executor.is_full:
-                return why
+        try:
+            while True:
+                self.tracker.cost.expect(self.key, self.model.price_usd(self._foreseen()))
+                yield ()
+                why = yield from self._exchange()
+                if why is not None or self.executor.is_full:
+                    return why
+        finally:
+            self.tracker.cost.expect(self.key, 0.0)
+
+    def _foreseen(self, output_tokens: int | None = None) -> Usage:
+        """What the next request will count, as far as can be told. Writing to a cache costs up to twice as much as
+        reading without one, so that the first prompt counts twice."""
+        out = self.tracker.cost.output_tokens if output_tokens is None else output_tokens
+        if (last := self._last) is None:
+            return Usage(2 * self._estimated(), out)
+        new = last.output_tokens + _characters(self._messages[-1]) // _CHARACTERS_PER_TOKEN
+        cached = last.input_tokens if last.cached_tokens or last.cache_write_tokens else 0
+        return Usage(last.input_tokens + new, out, cached, new if last.cache_write_tokens else 0)
+
+    def _estimated(self) -> int:
+        """Tokens of the prompt, where nobody counted them."""
+        return (sum(map(_characters, self._messages)) + len(self.prompts.system)) // _CHARACTERS_PER_TOKEN
+
+    def _affordable(self) -> int:
+        """How long the next reply may be: within the model's limit, and within what the run may still spend."""
+        others = self.tracker.cost.next_usd - self.tracker.cost.expected(self.key)
+        left_usd = self.left_usd() - others
+        prompt, more = self.model.price_usd(self._foreseen(0)), self.model.price_usd(self._foreseen(1_000))
+        if math.isinf(left_usd) or prompt is None or more is None or more <= prompt:
+            return self.max_tokens
+        return min(self.max_tokens, max(_LEAST_REPLY, int(1_000 * (left_usd - prompt) / (more - prompt))))
 
     def _hear(self, text: str, raw: Json = None) -> None:
         """Words to the model, after whatever comes last."""
@@ -510,8 +549,12 @@ class LlmConversation:
             return None  # the loop knows why, and ends it
         if reply.calls or (reply.text.strip() and reply.stop != "refusal"):
             self._messages.append(reply)
+        if reply.stop == "max_tokens" and not self._was_raised:
+            self._was_raised = True
+            most = self.model.facts().max_output_tokens or 2 * self.max_tokens
+            self.max_tokens = max(self.max_tokens, min(2 * self.max_tokens, most))
         if reply.calls:
-            self._silent = 0
+            self._silent = self._done = 0
             if (yield from self._answer(reply)) >= MOST_VAIN:
                 return StopReason.AUTHOR_DONE
         elif reply.stop == "context":
@@ -527,6 +570,10 @@ class LlmConversation:
         """Answer a reply that called no tool, or give up on the model."""
         self._silent += 1
         trouble = _trouble(reply)
+        self._done = self._done + 1 if trouble == "talk" else 0
+        self.is_done = self._done >= MOST_DONE and self.executor.made > 0
+        if self.is_done:
+            return StopReason.AUTHOR_DONE
         if self._silent >= MOST_SILENT:
             return StopReason.REFUSED if trouble == "refused" else StopReason.AUTHOR_DONE
         self._hear(self.prompts.nudge(trouble))
@@ -537,7 +584,8 @@ class LlmConversation:
         self.tracker.emit(ModelAsked(self.tracker.run_id, self.key))
         reply = self._reply_that_fits()
         self.turn += 1
-        self.tracker.cost.add(reply.cost_usd)
+        self._last = reply.usage
+        self.tracker.cost.add(reply.cost_usd, reply.usage.output_tokens if reply.usage else None)
         self.tracker.emit(self._replied(reply, time.perf_counter() - started))
         return reply
 
@@ -552,7 +600,7 @@ class LlmConversation:
     def _reply(self) -> Reply:
         key = f"{self.tracker.run_id}/{self.key}"
         request = ModelRequest(
-            self.prompts.system, tuple(self._messages), TOOLS, self.max_tokens, key,
+            self.prompts.system, tuple(self._messages), TOOLS, self._affordable(), key,
             self.left_s, self.is_over, self._told,
         )  # fmt: skip
         return self.model.ask(request, self._overheard)
@@ -596,8 +644,7 @@ class LlmConversation:
         last = self._messages[-1]
         new = sum(len(r.text) for r in last.results) if isinstance(last, ToolResults) else 0
         if reply.usage is None:
-            known = sum(map(_characters, self._messages)) + len(self.prompts.system)
-            return known // _CHARACTERS_PER_TOKEN
+            return self._estimated()
         return reply.usage.input_tokens + reply.usage.output_tokens + new // _CHARACTERS_PER_TOKEN
 
     def _compact(self, kept: int) -> None:
@@ -606,7 +653,7 @@ class LlmConversation:
         tail = self._messages[replies[-kept:][0] :] if kept and replies else []
         if tail and len(tail) == len(self._messages) - 1:
             return
-        self._messages = []
+        self._messages, self._last = [], None
         told = filter(None, (self.history(), self.prompts.drafts(self.executor.drafts)))
         self._hear("\n\n".join(told), {"history": True, "kept": len(tail)})
         self._messages += tail
@@ -616,6 +663,12 @@ def context_limit(facts: ModelFacts) -> int:
     """How many tokens a prompt may have before a history takes its place."""
     usual = CACHED_CONTEXT if facts.caches else UNCACHED_CONTEXT
     return min(usual, int(SHARE_OF_WINDOW * facts.max_input_tokens)) if facts.max_input_tokens else usual
+
+
+def reply_limit(facts: ModelFacts, effort: Effort) -> int:
+    """How many tokens a reply may have, its thinking included; no more than usual where the API does not tell what the
+    model can do."""
+    return min(facts.max_output_tokens or _USUAL_REPLY, _REPLY_LIMITS.get(effort, _USUAL_REPLY))
 
 
 def _trouble(reply: Reply) -> Trouble:
@@ -651,7 +704,8 @@ class _Rules:
 @dataclass
 class LlmAuthor:
     """One run of a model. `finished_keys`: conversations of earlier processes, whose keys are taken; `start`: the
-    attempt that the conversations begin at, once it is made; `left_s`, `is_over`: of the run."""
+    attempt that the conversations begin at, once it is made; `left_s`, `is_over`, `left_usd`:
+    of the run."""
 
     tracker: AttemptTracker
     model: LanguageModel
@@ -665,6 +719,7 @@ class LlmAuthor:
     start: Callable[[], Attempt | None] = lambda: None
     left_s: Callable[[], float] = lambda: math.inf
     is_over: Callable[[], bool] = lambda: False
+    left_usd: Callable[[], float] = lambda: math.inf
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -696,6 +751,7 @@ class LlmAuthor:
             self.max_tokens,
             self.left_s,
             self.is_over,
+            self.left_usd,
         )
         self._held += 1
         return self._counted(conversation)
@@ -709,6 +765,7 @@ class LlmAuthor:
                 self._held -= 1
                 self._fruitless = 0 if conversation.executor.made else self._fruitless + 1
                 self._given_up |= self._fruitless >= self._rules.most_fruitless
+                self._given_up |= self._rules.alone and conversation.is_done
 
     def begin_at(self) -> str:
         """The first words of a conversation that knows of nothing but the start."""

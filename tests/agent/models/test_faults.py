@@ -305,6 +305,16 @@ def test_calls_that_make_no_sense_reach_the_caller_and_the_run_goes_on(format: F
     assert after.text == "A first try."
 
 
+@every_format
+def test_calls_that_all_have_one_id_get_ids_of_their_own(format: Format) -> None:
+    with LlmServer(STORY, format, faults=lambda _: Fault("same_ids")) as server:
+        replies = converse(model_of(server), 4)
+        assert server.refused == []
+    ids = [call.call_id for reply in replies for call in reply.calls]
+    assert len(ids) == len(set(ids)) == 4
+    assert replies[-1].text == "Done."
+
+
 HALVES: list[dict[str, Json]] = [
     {
         "text": "x" * 39 + "\ud83d\ude80 and \udc00 alone",  # pieces have 40 characters

@@ -1,17 +1,27 @@
 """A conversation with a model that reads its replies from a list."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kerneltune.agent.attempt import Attempt, Limits
-from kerneltune.agent.authors.llm.author import KEPT_EXCHANGES, MOST_VAIN, LlmConversation, context_limit
+from kerneltune.agent.authors.llm.author import (
+    KEPT_EXCHANGES,
+    MOST_VAIN,
+    LlmConversation,
+    context_limit,
+    reply_limit,
+)
 from kerneltune.agent.authors.llm.prompts import RunPrompts
 from kerneltune.agent.events import Event, Replied, Said
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.models.types import (
     ContextOverflow,
+    Effort,
+    Listen,
     ModelFacts,
+    ModelRequest,
     Reply,
     ToolResult,
     ToolResults,
@@ -21,7 +31,7 @@ from kerneltune.agent.models.types import (
 )
 from kerneltune.agent.tracker import AttemptTracker, CostTracker
 from kerneltune.tools.evaluator import Evaluator
-from tests.agent.authors.llm.parts import ListModel, NoteExecutor, OneLine, PlainPrompts, call, calling
+from tests.agent.authors.llm.parts import PRICE_USD, ListModel, NoteExecutor, OneLine, PlainPrompts, call, calling
 from tests.agent.test_loop import TASK, Log, NoteBench, NoteUpdater
 
 UPDATE = calling(call("update", source="class ModelNew: …"), text="I try a kernel.")
@@ -56,16 +66,82 @@ def test_every_reply_is_an_event_with_its_calls_and_its_cost() -> None:
     made, _, _, events = conversation(UPDATE)
     hold(made)
     replies = [e for e in events if isinstance(e, Replied)]
-    assert [e.turn for e in replies] == [1, 2, 3, 4]
+    assert [e.turn for e in replies] == [1, 2, 3]
     assert replies[0].calls[0]["name"] == "update"
     assert replies[0].cost_usd
     assert made.tracker.cost.cost_usd == pytest.approx(sum(e.cost_usd or 0 for e in replies))
 
 
-def test_a_limit_ends_it_before_the_next_request() -> None:
-    made, model, executor, _ = conversation(UPDATE, UPDATE)
+def test_a_budget_for_less_than_the_first_request_asks_for_none() -> None:
+    made, model, _, _ = conversation(UPDATE, UPDATE)
     assert hold(made, max_cost_usd=1e-9) == "cost"
-    assert (len(model.asked), executor.made) == (1, 1)
+    assert model.asked == []
+
+
+class Cached(ListModel):
+    """What a prompt had in common with the one before costs a tenth, as replies of 400 tokens are billed."""
+
+    def ask(self, request: ModelRequest, listen: Listen = lambda _: None) -> Reply:
+        before = len(str(self.asked[-1].messages)) // 4 if self.asked else 0
+        now = len(str(request.messages)) // 4
+        self.script.insert(0, replace(UPDATE, usage=Usage(now, 400, before, now - before)))
+        return super().ask(request, listen)
+
+    def price_usd(self, usage: Usage) -> float | None:
+        new = usage.input_tokens - usage.cached_tokens
+        return (new + usage.cached_tokens / 10 + 5 * usage.output_tokens) * PRICE_USD
+
+
+@pytest.mark.parametrize("budget_usd", [0.03, 0.1, 0.35])
+def test_a_run_spends_nearly_all_of_its_budget_and_no_more(budget_usd: float) -> None:
+    made, _, executor, _ = conversation()
+    made.model, executor.answer = Cached([]), "y" * 800
+    running = Run(made.tracker, OneLine([made.actions()]), Limits(999, max_cost_usd=budget_usd))
+    made.left_usd = lambda: running.left_usd
+    assert optimize(running) == "cost"
+    assert 0.9 * budget_usd < made.tracker.cost.cost_usd <= budget_usd
+
+
+def test_a_reply_may_be_no_longer_than_the_run_can_pay_for() -> None:
+    made, model, _, _ = conversation(UPDATE, left_usd=lambda: 0.002, max_tokens=8_000)
+    hold(made)
+    assert 1_024 < model.asked[0].max_tokens < 0.002 / PRICE_USD
+    made, model, _, _ = conversation(UPDATE, max_tokens=8_000)
+    hold(made)
+    assert model.asked[0].max_tokens == 8_000
+
+
+def test_conversations_side_by_side_leave_each_other_what_they_are_about_to_spend() -> None:
+    cost = CostTracker()
+    cost.expect("1", 0.2)
+    cost.expect("2", 0.3)
+    assert (cost.next_usd, cost.expected("2")) == (pytest.approx(0.5), 0.3)
+    cost.expect("1", 0.0)  # it is over
+    assert cost.next_usd == 0.3
+
+
+def test_the_limit_of_a_reply_is_raised_once_when_it_cut_one_off() -> None:
+    cut = Reply("first I would", "max_tokens")
+    made, model, _, _ = conversation(cut, UPDATE, cut, UPDATE, max_tokens=32_000)
+    hold(made)
+    assert [r.max_tokens for r in model.asked[:4]] == [32_000, 64_000, 64_000, 64_000]
+
+
+@pytest.mark.parametrize(
+    ("most", "effort", "limit"),
+    [
+        (None, "high", 32_000),
+        (None, "max", 32_000),
+        (64_000, "low", 32_000),
+        (128_000, "high", 64_000),
+        (128_000, "max", 128_000),
+        (8_000, "max", 8_000),
+    ],
+)
+def test_a_reply_may_be_as_long_as_the_model_can_write_and_its_effort_needs(
+    most: int | None, effort: Effort, limit: int
+) -> None:
+    assert reply_limit(ModelFacts("m", max_output_tokens=most), effort) == limit
 
 
 def test_a_conversation_ends_when_it_has_made_its_share() -> None:
@@ -79,7 +155,13 @@ def test_a_model_that_only_talks_is_nudged_and_then_left() -> None:
     made, model, _, _ = conversation(Reply("well", "end"), Reply("I could", "end"), UPDATE, Reply("so", "end"))
     assert hold(made) == "author_done"
     assert model.asked[1].messages[-1] == User("nudge: talk")
-    assert len(model.asked) == 6  # two words, a call, three words
+    assert len(model.asked) == 5  # two words before anything is made, a call, and that it is done, twice
+
+
+def test_three_replies_of_nothing_in_a_row_end_a_conversation() -> None:
+    made, model, _, _ = conversation(UPDATE, *[Reply("", "end")] * 9)
+    assert hold(made) == "author_done"
+    assert (len(model.asked), made.is_done) == (4, False)
 
 
 def test_an_empty_reply_is_no_message_and_the_nudge_joins_what_was_said_last() -> None:
@@ -198,4 +280,5 @@ def test_a_reply_of_unknown_cost_counts_as_much_as_the_dearest_of_the_last_few()
         cost.add(usd)
     assert (cost.replies, cost.unpriced) == (4, 2)
     assert cost.cost_usd == pytest.approx(1.25)
+    cost.expect("1", None)
     assert cost.next_usd == pytest.approx(0.75)

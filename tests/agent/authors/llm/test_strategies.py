@@ -73,11 +73,19 @@ def test_refine_holds_one_conversation_until_the_limit() -> None:
     assert {e.conversation for e in events if isinstance(e, Replied)} == {"1"}
 
 
-def test_refine_begins_again_with_the_history_when_the_model_says_that_it_is_done() -> None:
+def test_refine_begins_again_with_the_history_when_a_model_falls_silent() -> None:
     update, other = calling(written(5)), calling(written(4))
-    room, events = going(ListModel([update, *[Reply("done", "end")] * 3, other]), max_attempts=2)
+    room, events = going(ListModel([update, *[Reply("", "end")] * 3, other]), max_attempts=2)
     assert optimize(room) == "attempts"
     assert openings(events) == ["opening ", "history"]
+
+
+def test_refine_asks_a_model_that_says_it_is_done_once_more_and_ends() -> None:
+    model = ListModel([calling(written(5)), *[Reply("done", "end")] * 9])
+    room, events = going(model)
+    assert optimize(room) == "author_done"
+    assert len(model.asked) == 3
+    assert openings(events) == ["opening "]
 
 
 def test_refine_gives_up_on_a_model_that_makes_nothing() -> None:
