@@ -29,7 +29,6 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kerneltune.agent.attempt import (
-    NO_ROOM,
     Action,
     ActionResult,
     Actions,
@@ -182,10 +181,12 @@ class Mistake(Exception):
 
 class ToolExecutor:
     """Turns the tool calls of one conversation into actions, and what came of those into words. `gpu`: what kernels are
-    compiled for; `share`: how many attempts it may make, None for as many as the run has; `made`: how many it made."""
+    compiled for; `rounds`: how many replies with verdicts it may have, None for as many as the run lasts; `made`: how
+    many attempts it made."""
 
-    def __init__(self, tracker: AttemptTracker, key: str, gpu: Gpu, share: int | None = None) -> None:
-        self._tracker, self._key, self._gpu, self._share = tracker, key, gpu, share
+    def __init__(self, tracker: AttemptTracker, key: str, gpu: Gpu, rounds: int | None = None) -> None:
+        self._tracker, self._key, self._gpu, self._rounds = tracker, key, gpu, rounds
+        self._had_verdicts = 0  # rounds
         self._drafts: dict[int, Attempt] = {}  # not benched yet
         self._updates: dict[int, Update] = {}  # of attempts of this conversation
         self.made = 0
@@ -197,11 +198,12 @@ class ToolExecutor:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has made its share."""
-        return self._share is not None and self.made >= self._share
+        """Whether it has had its rounds."""
+        return self._rounds is not None and self._had_verdicts >= self._rounds
 
     def run(self, calls: Sequence[ToolCall], turn: int) -> Steps[tuple[ToolResult, ...]]:
         """A result for every call, in order."""
+        waiting, made_before = len(self._drafts), self.made
         results: dict[int, ToolResult] = {}
         written: dict[int, tuple[Proposal, Notes]] = {}
         for i, call in enumerate(calls):
@@ -220,6 +222,7 @@ class ToolExecutor:
         for i, call in enumerate(calls):
             if i not in results:
                 results[i] = yield from self._result(call)
+        self._had_verdicts += waiting + self.made - made_before > len(self._drafts)
         return tuple(results[i] for i in range(len(calls)))
 
     def _result(self, call: ToolCall) -> Steps[ToolResult]:
@@ -242,8 +245,8 @@ class ToolExecutor:
         parent_id = f"{self._tracker.run_id}/{wanted.parent}" if wanted.parent is not None else None
         if (same := self._same(source)) is not None:
             return ToolResult(call.call_id, format_same(*same, notes))
-        if self._share is not None and self.made + before >= self._share:
-            raise Mistake(NO_ROOM)
+        if self._rounds is not None and self.made + before >= (most := designs_of(self._rounds)):
+            raise Mistake(f"this conversation may make {most} attempts, and has; bench what is not benched yet")
         return _proposal(wanted, source, parent_id, LlmTurn(self._key, turn)), notes
 
     def _updated(self, call: ToolCall, notes: Notes, came: ActionResult) -> ToolResult:
@@ -349,6 +352,11 @@ def _proposal(wanted: UpdateArguments, source: str, parent_id: str | None, origi
     return Proposal(source, wanted.rationale, parent_id, origin, claim, prediction, speedup)
 
 
+def designs_of(rounds: int) -> int:
+    """How many attempts a conversation of so many rounds may make."""
+    return DESIGNS_A_ROUND * rounds
+
+
 def _mistaken(call: ToolCall, mistake: Mistake) -> ToolResult:
     return ToolResult(call.call_id, f"{call.name}: {mistake}", is_error=True)
 
@@ -444,8 +452,9 @@ def _nearest(lines: list[str], bare: list[str]) -> str:
 # Conversations -------------------------------------------------------------------------------------------------------
 
 
-BEST_OF_SHARE = 4  # attempts of a conversation: the first idea, and repairs
-EVOLVE_SHARE = 2  # a child, and its repair
+BEST_OF_ROUNDS = 4  # replies of a conversation that verdicts follow: the first idea, and repairs
+EVOLVE_ROUNDS = 2  # a child, and its repair
+DESIGNS_A_ROUND = 2
 ISLANDS = 3
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _GRAM = 5
@@ -693,11 +702,11 @@ def _characters(message: Message) -> int:
 class _Rules:
     """How a strategy holds conversations. `opening`: the first words of the conversation of that key; `alone`: one at a
     time, each told the history of the whole run when it has become too long, where others are told their opening again;
-    `share`: of attempts; `most_fruitless`: conversations in a row that end without an attempt."""
+    `rounds`: replies with verdicts that it may have; `most_fruitless`: conversations in a row without an attempt."""
 
     opening: Callable[[str], str]
     alone: bool = False
-    share: int | None = None
+    rounds: int | None = None
     most_fruitless: int = 3
 
 
@@ -743,7 +752,7 @@ class LlmAuthor:
             self.tracker,
             key,
             self.model,
-            ToolExecutor(self.tracker, key, gpu_for_arch(self.arch), self._rules.share),
+            ToolExecutor(self.tracker, key, gpu_for_arch(self.arch), self._rules.rounds),
             self.prompts,
             opening,
             self.prompts.history if self._rules.alone else lambda: opening,
@@ -767,10 +776,10 @@ class LlmAuthor:
                 self._given_up |= self._fruitless >= self._rules.most_fruitless
                 self._given_up |= self._rules.alone and conversation.is_done
 
-    def begin_at(self) -> str:
+    def begin_at(self, rounds: int | None = None) -> str:
         """The first words of a conversation that knows of nothing but the start."""
         start = self.start()
-        return self.prompts.opening((start,) if start else ())
+        return self.prompts.opening((start,) if start else (), rounds)
 
 
 def _refine(author: LlmAuthor) -> _Rules:
@@ -785,7 +794,7 @@ def _refine(author: LlmAuthor) -> _Rules:
 
 
 def _best_of(author: LlmAuthor) -> _Rules:
-    return _Rules(lambda _: author.begin_at(), share=BEST_OF_SHARE)
+    return _Rules(lambda _: author.begin_at(BEST_OF_ROUNDS), rounds=BEST_OF_ROUNDS)
 
 
 def _evolve(author: LlmAuthor) -> _Rules:
@@ -795,9 +804,11 @@ def _evolve(author: LlmAuthor) -> _Rules:
     def opening(key: str) -> str:
         island = home[key] = next(turns) % ISLANDS
         parents = choose(_islands(author.tracker.attempts, home), island, random)
-        return author.prompts.crossover(*parents) if len(parents) == 2 else author.prompts.opening(parents)
+        if len(parents) == 2:
+            return author.prompts.crossover(*parents, EVOLVE_ROUNDS)
+        return author.prompts.opening(parents, EVOLVE_ROUNDS)
 
-    return _Rules(opening, share=EVOLVE_SHARE)
+    return _Rules(opening, rounds=EVOLVE_ROUNDS)
 
 
 _STRATEGIES: dict[Strategy, Callable[[LlmAuthor], _Rules]] = {
@@ -818,8 +829,9 @@ def _islands(attempts: list[Attempt], home: dict[str, int]) -> list[list[Attempt
 
 
 def choose(islands: Sequence[Sequence[Attempt]], island: int, random: Random) -> tuple[Attempt, ...]:
-    """Where the next conversation of an island begins: nowhere, at one attempt, or at two that it shall join."""
-    here = residents(islands[island])
+    """Where the next conversation of an island begins: at one attempt, or at two that it shall join; nowhere only while
+    no island has any: an empty one is settled from the others."""
+    here = residents(islands[island]) or residents([a for others in islands for a in others])
     if not here:
         return ()
     first = _tournament(here, random)

@@ -79,9 +79,10 @@ class RunPrompts:
             light=light_values(tracker.task, hardware) if hardware and gpu else None,
         )
 
-    def opening(self, seeds: tuple[Attempt, ...] = ()) -> str:
-        """The first words of a conversation; `seeds` are attempts to start from."""
-        return render("opening.j2", timed=self._timed, seeds=[self._whole(a) for a in seeds])
+    def opening(self, seeds: tuple[Attempt, ...] = (), rounds: int | None = None) -> str:
+        """The first words of a conversation; `seeds` are attempts to start from, `rounds` how many replies with
+        verdicts it may have."""
+        return render("opening.j2", timed=self._timed, seeds=[self._whole(a) for a in seeds], rounds=rounds)
 
     def history(self) -> str:
         """What has been tried in this run so far, and what came of it. Bounded, but for the best source."""
@@ -92,9 +93,10 @@ class RunPrompts:
         """What a history adds for attempts that have no verdict yet; "" without any."""
         return render("drafts.j2", drafts=drafts).strip()
 
-    def crossover(self, first: Attempt, second: Attempt) -> str:
+    def crossover(self, first: Attempt, second: Attempt, rounds: int | None = None) -> str:
         """The first words of a conversation that shall join two attempts."""
-        return render("crossover.j2", timed=self._timed, first=self._whole(first), second=self._whole(second))
+        ours = {"first": self._whole(first), "second": self._whole(second)}
+        return render("crossover.j2", timed=self._timed, rounds=rounds, **ours)
 
     def nudge(self, trouble: Trouble) -> str:
         """The answer to a reply that called no tool."""

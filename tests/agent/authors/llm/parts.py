@@ -94,7 +94,7 @@ class PlainPrompts(RunPrompts):
     def __init__(self) -> None:
         self.system = "system"
 
-    def opening(self, seeds: tuple[Attempt, ...] = ()) -> str:
+    def opening(self, seeds: tuple[Attempt, ...] = (), rounds: int | None = None) -> str:
         return "opening " + " ".join(f"#{a.number}" for a in seeds)
 
     def history(self) -> str:
@@ -103,7 +103,7 @@ class PlainPrompts(RunPrompts):
     def drafts(self, drafts: Sequence[Attempt]) -> str:
         return " ".join(f"draft #{a.number}" for a in drafts)
 
-    def crossover(self, first: Attempt, second: Attempt) -> str:
+    def crossover(self, first: Attempt, second: Attempt, rounds: int | None = None) -> str:
         return f"join #{first.number} #{second.number}"
 
     def nudge(self, trouble: Trouble) -> str:

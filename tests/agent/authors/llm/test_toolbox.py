@@ -93,12 +93,12 @@ class Box:
 
 
 def toolbox(
-    most: int = 10, updater: WordUpdater | None = None, width: int = 1, share: int | None = None
+    most: int = 10, updater: WordUpdater | None = None, width: int = 1, rounds: int | None = None
 ) -> tuple[Box, AttemptTracker, list[Event]]:
     log = Log()
     bench = AttemptTracker("r", TASKS, Evaluator(updater or WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
     going = Run(bench, OneLine([]), Limits(most), width)
-    return Box(ToolExecutor(bench, "1", gpu_for_arch("sm_90"), share), going), bench, log.events
+    return Box(ToolExecutor(bench, "1", gpu_for_arch("sm_90"), rounds), going), bench, log.events
 
 
 def write(source: str | None, **more: Any) -> ToolCall:
@@ -148,8 +148,9 @@ def test_edits_change_any_earlier_attempt() -> None:
 
 def test_updates_of_one_reply_run_side_by_side() -> None:
     box, _, _ = toolbox(updater=WordUpdater(threading.Barrier(3, timeout=10)), width=3)
-    results = box.run([write("5"), write("6"), write("7")], 1)
-    assert sorted(r.text[:2] for r in results) == ["#1", "#2", "#3"]
+    results = box.run([write("5"), write("6"), write("7"), call("bench", attempt=2)], 1)
+    assert [r.text[:2] for r in results] == ["#1", "#2", "#3", "#2"]  # in the order of the calls
+    assert "6.00 us" in results[3].text
 
 
 def test_the_same_source_is_no_new_attempt() -> None:
@@ -220,12 +221,23 @@ def test_when_the_budget_is_used_up_an_update_says_so() -> None:
     assert bench.next_number == 3
 
 
-def test_a_conversation_makes_no_more_than_its_share() -> None:
-    box, bench, _ = toolbox(share=2)
-    results = box.run([write("5"), write("6"), write("7")], 1)
-    assert [r.is_error for r in results] == [False, False, True]
+def test_a_conversation_has_its_rounds_which_are_replies_that_verdicts_follow() -> None:
+    box, bench, _ = toolbox(rounds=2)
+    results = box.run([write(str(us)) for us in range(5, 10)], 1)
+    assert [r.is_error for r in results] == [False] * 4 + [True]
+    assert "this conversation may make 4 attempts, and has" in results[4].text
+    assert (box.executor.is_full, bench.next_number) == (False, 5)
+    box.run([call("bench", attempt=1), call("bench", attempt=2)], 2)
+    box.run([call("bench", attempt=1), call("reflect", attempt=1, hypothesis="h")], 3)  # nothing new
+    assert not box.executor.is_full
+    box.run([call("bench", attempt=3)], 4)
     assert box.executor.is_full
-    assert bench.next_number == 3
+
+
+def test_a_failure_to_compile_is_a_verdict_too() -> None:
+    box, _, _ = toolbox(rounds=1)
+    box.run([write("broken")], 1)
+    assert box.executor.is_full
 
 
 @pytest.mark.parametrize("end", [None, KeyError("the provider is gone")])
