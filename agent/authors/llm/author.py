@@ -192,6 +192,10 @@ class ToolExecutor:
         self.made = 0
 
     @property
+    def _is_timed(self) -> bool:
+        return self._tracker.tools.bench_stage == "timing"
+
+    @property
     def drafts(self) -> tuple[Attempt, ...]:
         """What was compiled and is not benched."""
         return tuple(self._drafts.values())
@@ -260,7 +264,7 @@ class ToolExecutor:
         self._updates[came.number] = came.update
         if came.update.failure is None:  # else it is benched, too
             self._drafts[came.number] = came
-        return ToolResult(call.call_id, format_update(came, self._tracker.task, twin, notes))
+        return ToolResult(call.call_id, format_update(came, self._tracker.task, twin, notes, timed=self._is_timed))
 
     def _source(self, wanted: UpdateArguments) -> tuple[str, Notes]:
         """The whole source that is meant."""

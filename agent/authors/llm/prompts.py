@@ -37,6 +37,7 @@ MOST_PARAMETERS = 12  # of one case
 MOST_OF_A_TREE = 300  # characters
 MOST_OF_A_DETAIL = 1000  # characters of a failure that is told in full
 MOST_KERNELS = 4  # of one attempt
+_MOST_PLACE, _MOST_REASON = 36, 80  # characters of a failure in a row of a history
 PRECISIONS = {
     "float64": "float64: all arithmetic in float64",
     "float32": "float32: products and sums with 24-bit mantissas; plain TF32 or 16-bit operands fail, three TF32 "
@@ -204,7 +205,7 @@ def attempt_values(spec: TaskSpec, made: Attempt, numbers: Mapping[str, int]) ->
         "tried": made.rationale,
         "source": made.source,
         "result": result_words(made, verdict),
-        "detail": "" if verdict.accepted else verdict.detail[:MOST_OF_A_DETAIL],
+        "detail": "" if verdict.accepted else both_ends(verdict.detail, MOST_OF_A_DETAIL),
         "failed": "" if verdict.accepted else _failed(verdict),
         "sol_percent": f"{100 * verdict.sol_fraction:.0f}" if verdict.sol_fraction is not None else "",
         "coverage_percent": f"{100 * verdict.coverage:.0f}" if verdict.coverage is not None else "",
@@ -291,8 +292,24 @@ def _row(task: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values:
         "status": verdict.status.value,
         "result": result_words(made, verdict),
         "tried": made.rationale,
-        "why": "" if verdict.accepted else verdict.detail,
+        "why": "" if verdict.accepted else _gist(verdict.detail),
     }
+
+
+def both_ends(text: str, most: int) -> str:
+    """A text of at most so many characters: a compiler's message begins with a place and ends with what is wrong."""
+    if len(text) <= most:
+        return text
+    head = most // 3
+    return f"{text[:head].rstrip()}\n…\n{text[head - most + 3 :].lstrip()}"
+
+
+def _gist(detail: str) -> str:
+    """A failure in a line: of several lines, the place that the first names and what the last says is wrong."""
+    lines = [line.strip() for line in detail.splitlines() if line.strip()]
+    if len(lines) < 2 or len(detail) <= _MOST_PLACE + _MOST_REASON:
+        return " ".join(lines)
+    return f"{lines[0][:_MOST_PLACE]} … {lines[-1][-_MOST_REASON:]}"
 
 
 def _scores(numbers: Mapping[str, int], outcomes: Sequence[Reflected]) -> Values:
@@ -332,7 +349,7 @@ _MOST_REPORTS = 6
 _MOST_DETAIL = 2_000  # characters of a compiler's message
 
 
-def format_update(draft: Attempt, task: TaskSpec, twin: int | None, notes: Sequence[str]) -> str:
+def format_update(draft: Attempt, task: TaskSpec, twin: int | None, notes: Sequence[str], *, timed: bool = True) -> str:
     """Of an `update` that made an attempt. `twin`: the number of an earlier one that compiles to the same plan."""
     update = draft.update
     assert update is not None
@@ -343,13 +360,14 @@ def format_update(draft: Attempt, task: TaskSpec, twin: int | None, notes: Seque
         number=draft.number,
         same_as=None,
         failure=failure.status.value if failure else "",
-        detail=failure.detail[:_MOST_DETAIL] if failure else "",
+        detail=both_ends(failure.detail, _MOST_DETAIL) if failure else "",
         excerpt=_excerpt(draft.source, update, task, failure) if failure else [],
         kernels=[facts_in_words(facts) for facts in facts_of(update, plan)],
         library_ops=plan.library_ops if plan else (),
         traffic_bytes=update.traffic_bytes,
         minimum_bytes=task.main.bytes_moved,
         variants=len(update.plans.get(update.main_case, ())),
+        timed=timed,
         twin=twin,
         notes=(*notes, *update.notes),
     )
@@ -368,7 +386,7 @@ def format_bench(attempt: Attempt, tracker: AttemptTracker, outcome: Reflected |
         number=attempt.number,
         verdict=verdict,
         status=verdict.status.value,
-        detail=verdict.detail[:_MOST_DETAIL],
+        detail=_gist(verdict.detail) if attempt.tool == "update" else both_ends(verdict.detail, _MOST_DETAIL),
         best=leader.number if leader else None,
         comparisons=sorted(verdict.comparisons, key=lambda c: c.baseline_us),
         worst=max(verdict.cases, key=lambda c: c.error_ratio, default=None),

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from kerneltune.agent.authors.llm import prompts as texts
-from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
+from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble, both_ends
 from kerneltune.agent.settings import Language
 from kerneltune.tools import languages
 from kerneltune.tools.languages.base import language_in, prompt_of
@@ -156,6 +156,24 @@ def test_the_best_source_is_whole_and_the_latest_failure_says_why() -> None:
     assert story()[2].source in history  # #3 is the fastest
     assert story()[0].source not in history
     assert "The latest failure:\n\nAttempt #5 (from #3): wrong." in history
+
+
+MESSAGE = (
+    "line 19: at 12:18:\ndef tile_stats(x, w):\n" + "    a = 1\n" * 400 + "            ^\nreduction dimensions differ"
+)
+
+
+def test_a_compiler_s_message_is_told_with_its_place_and_its_end_however_long_it_is() -> None:
+    failed = [attempt(1, timed(5.0)), attempt(2, Verdict(Status.COMPILE_FAILED, MESSAGE), 1)]
+    history = RunPrompts(workbench(*failed), "sm_90", "NVIDIA H200").history()
+    (row,) = [line for line in history.splitlines() if line.startswith("| 2 |")]
+    assert row.endswith("| line 19: at 12:18: … reduction dimensions differ |")
+    in_full = history.split("The latest failure:")[1]
+    assert "def tile_stats" in in_full
+    assert "reduction dimensions differ" in in_full
+    assert len(in_full) < 1_500
+    assert both_ends("short", 10) == "short"
+    assert len(both_ends(MESSAGE, 200)) <= 200
 
 
 def test_while_nothing_is_right_the_newest_source_is_whole() -> None:

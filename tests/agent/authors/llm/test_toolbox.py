@@ -41,7 +41,8 @@ class WordUpdater:
         if self.meeting:
             self.meeting.wait()
         if source.startswith("broken"):
-            return Update(failure=Verdict(Status.COMPILE_FAILED, "line 2: no such name", lines=(2,)))
+            detail = "line 2: no such name\n" + "the middle\n" * 20 + "the end of it"
+            return Update(failure=Verdict(Status.COMPILE_FAILED, detail, lines=(2,)))
         return Update(trace_s=float(source.split()[0]))
 
     def sass(self, update: Update, variant: str = "") -> SassReply:
@@ -131,7 +132,10 @@ def test_a_failure_is_judged_at_once_and_shows_the_line_that_it_names() -> None:
     assert told.startswith("#1 compile_failed: line 2: no such name")
     assert ">    2 the second line" in told
     assert bench.attempts[0].status is Status.COMPILE_FAILED
-    assert "compile_failed" in one(box, call("bench", attempt=1)).text
+    again = one(box, call("bench", attempt=1)).text
+    assert again.splitlines()[:2] == ["(benched before)", "#1 compile_failed: line 2: no such name … the end of it"]
+    assert "the middle" in told
+    assert "the middle" not in again
 
 
 def test_edits_change_any_earlier_attempt() -> None:
@@ -342,6 +346,18 @@ def test_a_reflection_tells_the_instructions_and_what_the_best_has_otherwise() -
     told = one(box, call("reflect", attempt=3, hypothesis="h")).text
     assert "its instructions are not counted: nvdisasm 1.0 cannot read this cubin" in told
     assert "From the instructions" not in told
+
+
+def test_an_update_says_whose_figures_it_shows_where_there_are_several_configurations() -> None:
+    class Autotuned(KernelUpdater):
+        def update(self, source: str, told: object = None) -> Update:
+            made = super().update(source)
+            return replace(made, plans={"main": made.plans["main"] * 3})
+
+    box, bench, _ = toolbox(updater=Autotuned())
+    assert "`bench` takes the fastest; the figures here are of the first one" in one(box, write("5")).text
+    bench.tools = replace(bench.tools, bench_stage="checking")
+    assert "without a GPU the first one alone is checked and ranked" in one(box, write("6")).text
 
 
 def test_a_bench_and_a_reflection_say_where_the_time_of_several_launches_goes() -> None:
