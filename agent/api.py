@@ -40,6 +40,7 @@ def optimize(
     *,
     model: str | None = None,
     base_url: str | None = None,
+    retry_time_s: int | None = None,
     effort: Effort | None = None,
     strategy: Strategy | None = None,
     language: Language | None = None,

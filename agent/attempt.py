@@ -87,7 +87,9 @@ def point_of(origin: Origin | None) -> SearchPoint | None:
 @dataclass(frozen=True)
 class Proposal:
     """A candidate source and why. `parent_id` is the attempt it was derived from, `origin` who wrote it (None: nobody
-    said)."""
+    said). `hypothesis`: what it claims about its parent, and `prediction`, what would show that; both are held against
+    its verdict. `predicted_speedup`: the parent's time divided by its own, as its author expects it; it is stored
+    beside what was measured."""
 
     source: str
     rationale: str
@@ -95,6 +97,7 @@ class Proposal:
     origin: Origin | None = None
     hypothesis: str = ""
     prediction: str = ""
+    predicted_speedup: float | None = None
 
 
 Outcome = Literal["open", "confirmed", "refuted"]
@@ -263,8 +266,14 @@ class StopReason(StrEnum):
     INTERRUPTED = "interrupted"  # Ctrl-C
     AUTHOR_DONE = "author_done"
     REFUSED = "refused"  # the model will not write kernels
-    MODEL_ERROR = "model_error"
+    MODEL_ERROR = "model_error"  # the provider could not be asked any more
+    NO_ACCESS = "no_access"  # it refuses the key, the account or the model's name
     FAILED = "failed"
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the command whose run ended so; None where that is for its attempts to say."""
+        return {StopReason.INTERRUPTED: 130, StopReason.MODEL_ERROR: 6, StopReason.NO_ACCESS: 3}.get(self)
 
 
 @dataclass(frozen=True)
@@ -283,12 +292,10 @@ class BenchAction:
 
 @dataclass(frozen=True)
 class ReflectAction:
-    """Note what is expected of the next attempt that is derived from this one."""
+    """Note what is thought to limit an attempt."""
 
     attempt: Attempt
     hypothesis: str
-    prediction: str
-    predicted_speedup: float | None = None
 
 
 NO_ROOM = "no attempts are left in this run's budget; bench what is not benched yet, then stop"

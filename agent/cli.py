@@ -79,7 +79,8 @@ Examples:
 Every command has a page of its own: optimize COMMAND --help
 Flags can be set once in the environment too; see optimize config --help
 Exit codes: 0 done, 1 the answer is no, 2 bad input, 3 something is missing
-here, 4 our own fault, 130 Ctrl-C.
+here, 4 our own fault, 5 the GPU and 6 the model no
+longer answered, 130 Ctrl-C.
 """,
     version_flags=["--version"],
 )
@@ -109,9 +110,10 @@ CODES = {
     0: "done: something was accepted, held, was written, or there was nothing against it",
     1: "done, and the answer is no: nothing accepted, a verdict did not hold, an attack got through, a problem",
     2: "not done: the command line, a file or a setting is not as it must be; the line on stderr says how",
-    3: "not done: something is missing here (a GPU, a package, a sandbox, a key, disk); see `optimize doctor`",
+    3: "not done, or cut short: something is missing here (a GPU, package, sandbox, key, disk); see `optimize doctor`",
     4: "not done: a fault of kerneltune's own; the line on stderr is worth a report",
     5: "ended as the GPU, or the judge on it, stopped answering; what was finished is stored, `--resume` goes on",
+    6: "ended as the model's provider no longer answered; what was finished is stored, `--resume` goes on",
     130: "ended by Ctrl-C or SIGTERM; what was finished is stored",
 }
 

@@ -157,7 +157,8 @@ class Verified(OfAttempt):
 
 @dataclass(frozen=True)
 class Reflected(OfAttempt):
-    """The `reflect` tool ran: a hypothesis, what it predicted, the evidence and (later) whether it held."""
+    """A hypothesis: held against the attempt that tested it (`evidence` has `predicted_speedup` and `measured_speedup`
+    then), or, from the `reflect` tool, about what limits an attempt, which stays open."""
 
     hypothesis: str
     prediction: str
@@ -225,6 +226,16 @@ class ModelAsked(RunEvent):
 
     conversation: str
     kind: Literal["model_asked"] = "model_asked"
+
+
+@dataclass(frozen=True)
+class ModelBusy(RunEvent):
+    """A request to the model failed in a way that may pass: it is sent again in `wait_s` seconds."""
+
+    conversation: str
+    wait_s: float
+    why: str
+    kind: Literal["model_busy"] = "model_busy"
 
 
 @dataclass(frozen=True)
@@ -296,6 +307,7 @@ ShownEvent = (
     | AttemptSkipped
     | JudgingAgain
     | ModelAsked
+    | ModelBusy
     | GpuSampled
     | LimitsChanged
     | RunPaused

@@ -8,6 +8,7 @@ a run is going on, and what is judged again at its end are the loop's, whoever w
 events and nothing else does; the store, the screen and the exports are folds over them.
 """
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -69,6 +70,18 @@ class Run:
     def elapsed_s(self) -> float:
         """Seconds since the start, without pauses."""
         return self.controls.clock_s - self.started
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the limit of time; infinite without one."""
+        most_s = self.limits_now.max_time_s
+        return math.inf if most_s is None else most_s - self.elapsed_s
+
+    @property
+    def left_usd(self) -> float:
+        """Dollars that are not spent; infinite without a limit."""
+        most_usd = self.limits_now.max_cost_usd
+        return math.inf if most_usd is None else most_usd - self.tracker.cost.cost_usd
 
     @property
     def room(self) -> int:
@@ -185,17 +198,15 @@ def _begin(run: Run, pool: ThreadPoolExecutor, under_way: _UnderWay) -> None:
 
 
 def _finish(run: Run, ready: Future[Attempt] | Future[StopReason | None], under_way: _UnderWay) -> None:
-    """Bench a candidate and reflect on it; one given up is left. Or note why a line of work has ended."""
+    """Bench a candidate; one given up is left. Or note why a line of work has ended."""
     try:
         done = ready.result()
         if not isinstance(done, Attempt):
             under_way.ended = done
             return
-        attempt = run.tracker.bench(done)
+        run.tracker.bench(done)
     except GivenUp:
         return
-    if attempt.hypothesis:  # without one there is nothing to reflect on
-        run.tracker.reflect(attempt, attempt.hypothesis, attempt.prediction)
     if (best := lasting(run.tracker.attempts, run.tracker.tiers)) is not None:  # much has been built on it
         run.tracker.judge_again(best, "judged")
 
@@ -241,7 +252,7 @@ def carry_out(run: Run, wanted: Sequence[Action], drafts: dict[str, Attempt]) ->
             case BenchAction():
                 results.append(_benched(run, action.attempt, drafts))
             case ReflectAction():
-                run.tracker.expect(action.attempt, action.hypothesis, action.prediction, action.predicted_speedup)
+                run.tracker.note(action.attempt, action.hypothesis)
                 results.append(action.attempt)
     return tuple(results)
 

@@ -46,11 +46,12 @@ class Settings:
     arch: str = ""  # "" = the GPU's, or sm_90 without one
     model: str = ""  # "" = the first provider whose key is set, else offline
     base_url: str = ""  # of the model's server; "" = the provider's own
+    retry_time_s: int = 900  # how long a model is asked again whose provider fails
     effort: Effort = "high"  # how long a model thinks, where it can be told
     strategy: Strategy = "refine"
     language: Language = "triton"  # what the kernels are written in
     from_: str = ""  # the candidate to start from: "nothing", "best", an attempt or a file; "" = as the language needs
-    context_tokens: int = 30_000  # a longer prompt gives way to a history
+    context_tokens: int | None = None  # a longer prompt gives way to a history; None = as its provider bills it
     max_cost_usd: float | None = None
     target_speedup: float | None = None
     target_sol: float | None = None

@@ -54,6 +54,8 @@ Keep = Callable[[str, str, Update, Verdict, Tier | None], object]  # of attempt 
 
 _RECENT = 4  # replies
 _GROWTH = 1.5  # prompts grow from reply to reply
+_OUTPUTS = 20  # replies whose lengths tell that of the next
+_FIRST_OUTPUT = 1_500  # tokens: a design and its words
 
 
 class GivenUp(Exception):
@@ -71,19 +73,21 @@ class Place:
 
 
 class CostTracker:
-    """What the replies of a run have cost so far, and what the next one is likely to cost. Any thread may add. A reply
-    of unknown cost counts as much as the dearest of the last few that were asked for, so that a limit holds all the
-    same; nothing where no price is known at all."""
+    """What the replies of a run have cost so far, and what is likely to be asked for next. Any thread may use it. A
+    reply of unknown cost counts as much as the dearest of the last few, so that a limit holds all the same; nothing
+    where no price is known at all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._outputs: deque[int] = deque(maxlen=_OUTPUTS)
+        self._expected: dict[str, float] = {}
         self.replies = 0
         self.cost_usd = 0.0
         self.unpriced = 0
 
-    def add(self, cost_usd: float | None) -> None:
-        """Count a reply of that cost; None when it is unknown."""
+    def add(self, cost_usd: float | None, output_tokens: int | None = None) -> None:
+        """Count a reply of that cost and length; None when it is unknown."""
         with self._lock:
             self.replies += 1
             self.unpriced += cost_usd is None
@@ -91,12 +95,33 @@ class CostTracker:
                 cost_usd = max(self._recent, default=0.0)
             self.cost_usd += cost_usd
             self._recent.append(cost_usd)
+            if output_tokens is not None:
+                self._outputs.append(output_tokens)
+
+    def expect(self, conversation: str, usd: float | None) -> None:
+        """Keep what the next request of a conversation is likely to cost, until it is known: half as much again as the
+        dearest of the last few where `usd` is None, 0 when there will be none."""
+        with self._lock:
+            self._expected[conversation] = _GROWTH * max(self._recent, default=0.0) if usd is None else usd
 
     @property
     def next_usd(self) -> float:
-        """Half as much again as the dearest of the last few replies: what should be left when another is asked for."""
+        """What all conversations are likely to be billed for the requests that are under way or come next."""
         with self._lock:
-            return _GROWTH * max(self._recent, default=0.0)
+            return sum(self._expected.values())
+
+    def expected(self, conversation: str) -> float:
+        """The part of one conversation in that."""
+        with self._lock:
+            return self._expected.get(conversation, 0.0)
+
+    @property
+    def output_tokens(self) -> int:
+        """How long the next reply is likely to be at most: as nine in ten of the last ones; a guess before there are
+        any."""
+        with self._lock:
+            longest = sorted(self._outputs)
+        return longest[(9 * len(longest) - 1) // 10] if longest else _FIRST_OUTPUT
 
 
 @dataclass
@@ -120,9 +145,8 @@ class AttemptTracker:
         self._busy: set[str] = set()  # being traced, compiled or checked now
         self._given_up: set[str] = set()
         self._closed = False
-        self._expected: dict[str, Reflected] = {}  # by the attempt that the next one is to be derived from
         self._leading: dict[str, Update] = {}  # of the best, which are judged again
-        self.predictions: list[Reflected] = []  # those that were decided
+        self.predictions: list[Reflected] = []  # those that were held against a verdict, as `is_scored` says
         self.bench_s = 0.0  # time that the judge was busy
 
     @property
@@ -191,7 +215,7 @@ class AttemptTracker:
             proposal.hypothesis, proposal.prediction,
         )  # fmt: skip
         self.emit(proposed)
-        return proposed_attempt(proposed)
+        return replace(proposed_attempt(proposed), predicted_speedup=proposal.predicted_speedup)
 
     def update(self, proposal: Proposal) -> Attempt:
         """Trace and compile a candidate, or an attempt that `propose` made of it; a failure is part of the result.
@@ -216,7 +240,8 @@ class AttemptTracker:
         return replace(after(attempt, event), update=update, plans_sha256=plans_sha256)
 
     def bench(self, attempt: Attempt) -> Attempt:
-        """Check and time what `update` returned; afterwards the attempt is finished. Raises GivenUp."""
+        """Check and time what `update` returned; afterwards the attempt is finished, and what it claimed is held
+        against its verdict. Raises GivenUp."""
         update = attempt.update
         assert update is not None
         with self._at_work(attempt.attempt_id):
@@ -256,7 +281,7 @@ class AttemptTracker:
                 self.attempts.append(finished := replace(finished, best=judged.best))
                 self._open.discard(attempt.attempt_id)
             self._remember(finished, update)
-            self._hold_against(finished)
+            self._reflect(finished)
         return finished
 
     def _remember(self, attempt: Attempt, update: Update) -> None:
@@ -271,56 +296,45 @@ class AttemptTracker:
         with self._numbering:
             self.attempts[:] = [after(a, event) if a.attempt_id == event.attempt_id else a for a in self.attempts]
 
-    def expect(self, attempt: Attempt, hypothesis: str, prediction: str, speedup: float | None) -> Reflected:
-        """Note what is expected of the next attempt that is derived from this one, which is held against it."""
-        said = self._reflected(attempt, hypothesis, prediction, {"predicted_speedup": speedup})
-        with self._ending:
-            self._expected[attempt.attempt_id] = said
-        self._note(said)
-        return said
+    def note(self, attempt: Attempt, hypothesis: str) -> None:
+        """Keep what is thought to limit an attempt: open, as no verdict on it decides that."""
+        self._note(self._reflected(attempt, hypothesis, "", None))
 
-    def _hold_against(self, attempt: Attempt) -> None:
-        """What was expected of an attempt, and what happened."""
-        expected = self._expected.pop(attempt.parent_id or "", None)
-        parent = self.find(attempt.parent_id)
-        if expected is None or parent is None:
+    def _reflect(self, attempt: Attempt) -> None:
+        """Hold what an attempt claimed about its parent against its verdict."""
+        if not attempt.hypothesis:
             return
-        speedup: Json = None
-        if attempt.timing and parent.timing:
-            speedup = round(parent.timing.median_us / attempt.timing.median_us, 4)
-        numbers = {"predicted_speedup": expected.evidence["predicted_speedup"], "measured_speedup": speedup}
-        held = self._outcome(attempt, parent)
-        said = self._reflected(attempt, expected.hypothesis, expected.prediction, numbers, held)
-        self.predictions.append(said)
-        self._note(said)
-
-    def reflect(self, attempt: Attempt, hypothesis: str, prediction: str) -> Reflected:
-        """Hold a hypothesis about an attempt against what happened."""
         parent = self.find(attempt.parent_id)
-        held = self._outcome(attempt, parent)
-        reflected = self._reflected(attempt, hypothesis, prediction, {}, held)
-        self._note(reflected)
-        return reflected
+        said = self._reflected(
+            attempt, attempt.hypothesis, attempt.prediction, attempt.predicted_speedup, self._outcome(attempt, parent)
+        )
+        if attempt.timing and parent and parent.timing:
+            speedup = round(parent.timing.median_us / attempt.timing.median_us, 4)
+            said = replace(said, evidence=said.evidence | {"measured_speedup": speedup})
+        if is_scored(said):
+            self.predictions.append(said)
+        self._note(said)
 
     def _outcome(self, attempt: Attempt, parent: Attempt | None) -> Outcome:
-        """Whether an attempt is faster than its parent; open where nobody could look."""
-        if parent is None or parent.timing is None or attempt.status is Status.UNCHECKED:
+        """Whether an attempt is as much faster than its parent as it claimed, or right where that one was not; open
+        where nobody could look."""
+        if parent is None or Status.UNCHECKED in (attempt.status, parent.status):
             return "open"
-        if attempt.accepted and attempt.timing is None:  # without a clock nobody knows which is faster
-            return "open"
-        return outcome(attempt.rank_key[0] if attempt.accepted else None, parent.rank_key[0])
+        if not parent.accepted:
+            return "confirmed" if attempt.accepted else "refuted"
+        if parent.timing is None or (attempt.accepted and attempt.timing is None):
+            return "open"  # without a clock nobody knows which is faster
+        us = attempt.rank_key[0] if attempt.accepted else None
+        return outcome(us, parent.rank_key[0], attempt.predicted_speedup)
 
     def _reflected(
-        self,
-        attempt: Attempt,
-        hypothesis: str,
-        prediction: str,
-        more: dict[str, Json],
-        held: Outcome = "open",
+        self, attempt: Attempt, hypothesis: str, prediction: str, speedup: float | None, held: Outcome = "open"
     ) -> Reflected:
         parent = self.find(attempt.parent_id)
         facts = evidence(self.task, attempt.judged, attempt.kernels, parent.verdict if parent else None)
-        return Reflected(self.run_id, attempt.attempt_id, hypothesis, prediction, facts | more, held)
+        return Reflected(
+            self.run_id, attempt.attempt_id, hypothesis, prediction, facts | {"predicted_speedup": speedup}, held
+        )
 
     def judge_again(self, attempt: Attempt, tier: Tier) -> float:
         """More thoroughly than before; that verdict counts from now on, if the look came to an end. Returns its
@@ -376,6 +390,11 @@ class AttemptTracker:
             self.place.versions,
             key,
         )
+
+
+def is_scored(said: Reflected) -> bool:
+    """Whether a hypothesis was held against a measurement or a failure."""
+    return said.outcome != "open" or said.evidence.get("measured_speedup") is not None
 
 
 def updated(run_id: str, attempt_id: str, update: Update) -> Updated:

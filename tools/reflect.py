@@ -8,7 +8,7 @@ rates are what a perfect kernel would have needed in that time.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import log, prod
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, plain
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+FLAT = 0.02  # a predicted speed-up nearer to 1 says that nothing will change
 NOISE = 0.005  # a change below this share of the parent's time is no evidence either way
 
 
@@ -58,13 +59,25 @@ def evidence(
     return facts
 
 
-def outcome(us: float | None, parent_us: float) -> Literal["open", "confirmed", "refuted"]:
-    """Whether a predicted improvement happened, by times (µs) that compare. None: the attempt is not accepted, which
-    refutes its hypothesis."""
+def outcome(
+    us: float | None, parent_us: float, predicted: float | None = None
+) -> Literal["open", "confirmed", "refuted"]:
+    """Whether what was predicted happened, by times (µs) that compare; None: the attempt is not accepted, which refutes
+    its hypothesis. `predicted`: the speed-up that was; None: some improvement.
+
+    A speed-up is confirmed within half of its logarithm (1.5 by 1.23 to 1.83), refuted by no change or one in the other
+    direction, and open where it came otherwise too large or too small.
+    """
     if us is None:
         return "refuted"
-    change = 1.0 - us / parent_us
-    return "open" if abs(change) < NOISE else "confirmed" if change > 0 else "refuted"
+    measured = log(parent_us / us)
+    if predicted is None:
+        return "open" if abs(measured) < NOISE else "confirmed" if measured > 0 else "refuted"
+    expected = log(predicted)
+    if abs(measured - expected) <= max(FLAT, abs(expected) / 2):
+        return "confirmed"
+    happened = abs(measured) >= NOISE and abs(expected) >= FLAT and (measured > 0) == (expected > 0)
+    return "open" if happened else "refuted"
 
 
 Unit = Literal["memory", "tensor cores", "instruction issue"]

@@ -21,6 +21,7 @@ _LEFT_OPEN = {  # what it means that nobody said
     "max-attempts": "24; of a search on a GPU, 300 within 120 s",
     "max-time": "no limit",
     "max-cost": "no limit",
+    "context-tokens": "150000 where the provider caches prompts, else 30000",
     "patience": "no limit",
     "target-speedup": "no goal",
     "target-sol": "no goal",

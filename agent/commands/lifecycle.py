@@ -30,7 +30,7 @@ from kerneltune.agent.attempt import (
     search_tiers,
     tiers_for,
 )
-from kerneltune.agent.authors.llm.author import LlmAuthor
+from kerneltune.agent.authors.llm.author import LlmAuthor, context_limit, reply_limit
 from kerneltune.agent.authors.llm.prompts import RunPrompts
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.session import (
@@ -61,12 +61,12 @@ from kerneltune.agent.events import (
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.models.providers import KEY_VARIABLES, OFFLINE, PROVIDERS, REPLAY, open_model, parse
 from kerneltune.agent.models.scripted import ScriptedModel
-from kerneltune.agent.models.types import LanguageModel, LlmError, Usage
+from kerneltune.agent.models.types import KeyRejected, LanguageModel, LlmError, NoSuchModel, OutOfCredit, Usage
 from kerneltune.agent.record.folder import alive, is_plain, write_best
 from kerneltune.agent.record.query import Filter, RunSummary
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Language, Settings
-from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.agent.view.live import gpu_samples
 from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidate
 from kerneltune.tools.languages.ptx.ir import PtxError
@@ -339,7 +339,9 @@ def named(name: str, why: str, settings: Settings, environment: Environment) -> 
         return Choice(name, why, replayed=name.removeprefix(f"{REPLAY}:"))
     parse(name)
     keys = {"chat": environment.server_key} if environment.server_key else {}
-    model = open_model(name, keys=keys, base_url=settings.base_url or None, effort=settings.effort)
+    model = open_model(
+        name, keys=keys, base_url=settings.base_url or None, effort=settings.effort, retry_s=settings.retry_time_s
+    )
     try:
         facts = model.facts()
     except BaseException:
@@ -387,7 +389,7 @@ def ready(started: Started, tracker: AttemptTracker) -> Iterator[Run]:
     with contextlib.ExitStack() as stack:
         offline = functools.cache(lambda: stack.enter_context(_offline_author(started, tracker)))
         if choice.model is not None:
-            author: Author = _llm_author(choice.model, started, tracker)
+            author: Author = _llm_author(choice.model, started, tracker, lambda: run)
             width = started.settings.width or USUAL_WIDTH  # conversations are bound by the model, not by cores
         elif choice.replayed:
             author = ReplayAuthor(tracker, choice.name, _replayed(choice, started.store))
@@ -426,8 +428,9 @@ def _offline_author(started: Started, tracker: AttemptTracker) -> Iterator[Offli
             tracker.emit(Warned(tracker.run_id, problem))
 
 
-def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker) -> LlmAuthor:
-    """The model's conversations; those of earlier processes count for keys and costs."""
+def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker, run: Callable[[], Run]) -> LlmAuthor:
+    """The model's conversations; those of earlier processes count for keys and costs. `run`: the one that will have
+    this author."""
     settings, opened = started.settings, started.opened
     for note in started.choice.notes:
         tracker.emit(Warned(tracker.run_id, note))
@@ -437,7 +440,7 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker)
         if isinstance(model, ScriptedModel):
             model.skip(1, reply.conversation)
     arch, gpu = opened.workshop.arch, opened.gpu
-    tracker.predictions += [e for e in started.events if isinstance(e, Reflected) and e.outcome != "open"]
+    tracker.predictions += [e for e in started.events if isinstance(e, Reflected) and is_scored(e)]
     return LlmAuthor(
         tracker,
         model,
@@ -445,9 +448,13 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker)
         arch,
         settings.strategy,
         started.event.seed,
-        settings.context_tokens,
+        settings.context_tokens or context_limit(model.facts()),
+        reply_limit(model.facts(), settings.effort),
         finished_keys=max((int(r.conversation) for r in replies if r.conversation.isdigit()), default=0),
         start=lambda: start_of(tracker),
+        left_s=lambda: run().left_s,
+        left_usd=lambda: run().left_usd,
+        is_over=lambda: run().why_stop() is not None,
     )
 
 
@@ -473,8 +480,9 @@ class RunOutcome:
 
     @property
     def exit_code(self) -> int:
-        """0 when something was accepted, 1 when nothing was, 130 after Ctrl-C."""
-        return 130 if self.why is StopReason.INTERRUPTED else int(self.best_path is None)
+        """0 when something was accepted, 1 when nothing was, unless the run ended in a way that has a code."""
+        code = self.why.exit_code
+        return int(self.best_path is None) if code is None else code
 
 
 def run_task(
@@ -549,6 +557,8 @@ def limits_of(settings: Settings) -> Limits:
         raise UsageError(f"--max-attempts {attempts}: a run needs at least 1 attempt")
     if settings.max_time_s is not None and not settings.max_time_s > 0:
         raise UsageError(f"--max-time {settings.max_time_s:g}: give a number of seconds above 0")
+    if settings.retry_time_s < 0:
+        raise UsageError(f"--retry-time {settings.retry_time_s}: give a number of seconds, or 0 for no second try")
     if settings.patience is not None and settings.patience < 1:
         raise UsageError(f"--patience {settings.patience}: give at least 1 attempt")
     for flag, value in (
@@ -692,7 +702,8 @@ def _drive(started: Started) -> RunOutcome:
         why = StopReason.INTERRUPTED
     except LlmError as error:
         emit(Warned(event.run_id, str(error)))
-        why = StopReason.MODEL_ERROR
+        refused = isinstance(error, KeyRejected | OutOfCredit | NoSuchModel)
+        why = StopReason.NO_ACCESS if refused else StopReason.MODEL_ERROR
     except GpuLost as error:
         way = f"once `optimize doctor` finds it again, `optimize --resume {event.run_id}` goes on"
         raise GpuLost(f"{error}. All verdicts so far are stored; {way}") from error

@@ -46,6 +46,15 @@ def run(
         str | None,
         Parameter(metavar="URL", group=_AUTHOR, help="The model's server, such as http://localhost:8000/v1."),
     ] = None,
+    retry_time_s: Annotated[
+        int | None,
+        Parameter(
+            name="--retry-time",
+            metavar="SECONDS",
+            group=_AUTHOR,
+            help="Keep asking a model whose provider fails for so long (900).",
+        ),
+    ] = None,
     effort: Annotated[Effort | None, Parameter(group=_AUTHOR, help="How hard the model thinks.")] = None,
     strategy: Annotated[
         Strategy | None,

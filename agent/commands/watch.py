@@ -233,8 +233,8 @@ def _exit_code(state: "ViewState") -> int:
     ended = state.ended
     if ended is None:
         return 1
-    if ended.why is StopReason.INTERRUPTED:
-        return 130
+    if (code := ended.why.exit_code) is not None:
+        return code
     if _judged_files(state):  # as `optimize bench` has it: all of them
         return int(ended.why is StopReason.FAILED or ended.accepted != ended.attempts)
     return int(ended.why is StopReason.FAILED or ended.best_attempt_id is None)

@@ -1,14 +1,14 @@
 """Claude through the Messages API: streamed, with adaptive thinking as the model's capabilities allow."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import anthropic
 
 from kerneltune.agent.models import tool_calls
-from kerneltune.agent.models.http_api import NO_TEXT, HttpModel, Piece, own_items, silence_limits
+from kerneltune.agent.models.http_api import NO_TEXT, Create, HttpModel, Piece, own_items, silence_limits
 from kerneltune.agent.models.types import (
     EFFORTS,
     Effort,
@@ -78,18 +78,16 @@ class AnthropicModel(HttpModel[MessagesFeatures, "_Message"]):
         self._features = _features(info, self._effort)
         return _facts(info)
 
-    def _send(
-        self, request: ModelRequest, facts: ModelFacts, features: MessagesFeatures
-    ) -> tuple[Callable[[], Any], "_Message"]:
+    def _send(self, request: ModelRequest, facts: ModelFacts, features: MessagesFeatures) -> tuple[Create, "_Message"]:
         params = _params(request, self._model, features, facts.max_output_tokens)
-        return lambda: self._client.messages.create(**params, stream=True), _Message()
+        return lambda limits: self._client.messages.create(**params, stream=True, timeout=limits), _Message()
 
 
 def _client(options: ModelOptions) -> anthropic.Anthropic:
     """Return the SDK's client, which does not retry. Raises KeyRejected without a key, which only a `base_url`
     excuses."""
     client = anthropic.Anthropic(
-        api_key=options.api_key, base_url=options.base_url, max_retries=0, timeout=silence_limits(options)
+        api_key=options.api_key, base_url=options.base_url, max_retries=0, timeout=silence_limits(options.timeout_s)
     )
     if client.api_key or client.auth_token or client.credentials:
         return client
@@ -148,6 +146,7 @@ def _facts(info: Any) -> ModelFacts:
         max_output_tokens=getattr(info, "max_tokens", None),
         efforts=_efforts(info),
         notes=notes,
+        caches=True,
     )
 
 
@@ -168,6 +167,8 @@ def _params(
         "messages": [_message(message, model) for message in tool_calls.answered(request.messages)],
         "cache_control": {"type": "ephemeral"},
     }
+    if len(params["messages"]) > 2:  # what ended the prompt before: one of 20 blocks or more later finds it again
+        params["messages"][-3]["content"][-1]["cache_control"] = {"type": "ephemeral"}
     if request.tools:
         params["tools"] = [_tool(tool, features) for tool in request.tools]
     if request.system:
@@ -286,7 +287,9 @@ class _Message:
 
     def reply(self, request: ModelRequest, asked: str) -> Reply:
         """Return the reply. A refused one keeps no calls and nothing to send back."""
-        blocks = sorted(self._blocks.items())
+        blocks, taken = sorted(self._blocks.items()), tool_calls.taken_ids(request.messages)
+        for block in (block for _, block in blocks if block.get("type") == "tool_use"):
+            block["id"] = tool_calls.own_id(block.get("id"), taken, f"call_{len(request.messages)}")
         refused = self.stop_reason == "refusal"
         calls = () if refused else tuple(self._call(i, b)[0] for i, b in blocks if b.get("type") == "tool_use")
         stop = _STOPS.get(self.stop_reason, "end")

@@ -11,6 +11,7 @@ to end on a busy machine, since all of it is parsed again with each piece.
 """
 
 import contextlib
+import email.utils
 import json
 import math
 import random
@@ -35,6 +36,7 @@ from kerneltune.agent.models.types import (
     ModelFacts,
     ModelOptions,
     ModelRequest,
+    NoLongerWanted,
     NoSuchModel,
     OutOfCredit,
     Reply,
@@ -50,9 +52,14 @@ T = TypeVar("T")
 Features = TypeVar("Features")
 Piece = tuple[DeltaKind, str]
 Adapt = Callable[["ErrorDetails"], None]
+Create = Callable[[httpx2.Timeout], Any]
 NO_TEXT = "(no words)"  # in the place of a text without a character, which APIs do not take
-LONGEST_WAIT_S = 120.0  # a longer retry-after is the caller's to wait for
-LONGEST_BACKOFF_S = 8.0
+BACKOFF_S = 0.5  # the first wait, without a retry-after; each is twice as long as the one before
+LONGEST_BACKOFF_S = 60.0
+SHORT_S = 10.0  # how long a question is sent again for whose answer a person waits before a run begins
+LOOK_S = 0.5  # between two looks at a reply that is being read, whether it should be left
+MOST_BYTES = 4 << 20  # of a reply on the wire, and for each token of its limit …
+MOST_BYTES_A_TOKEN = 1024  # … where servers that send a token an event need 200 to 400
 # What breaks off below the SDKs: neither wraps all of it once a stream runs.
 TRANSPORT_ERRORS = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, json.JSONDecodeError, UnicodeDecodeError)
 
@@ -102,7 +109,8 @@ class HttpModel(ABC, Generic[Features, Partial]):
         self._model = options.model
         self._client = client
         self._server = Server(self.provider, key_name, options.base_url or str(client.base_url), tuple(keys))
-        self._max_retries, self._backoff_s = options.max_retries, options.backoff_s
+        self._timeout_s, self._retry_s, self._reply_s = options.timeout_s, options.retry_s, options.reply_s
+        self._clock = options.clock
         self._features = features
         self._facts: ModelFacts | None = None
         self._lock = threading.Lock()
@@ -123,8 +131,8 @@ class HttpModel(ABC, Generic[Features, Partial]):
         """Return what `info`, the API's description of the model, says."""
 
     @abstractmethod
-    def _send(self, request: ModelRequest, facts: ModelFacts, features: Features) -> tuple[Callable[[], Any], Partial]:
-        """Return what sends the request and opens its stream, and what its events become."""
+    def _send(self, request: ModelRequest, facts: ModelFacts, features: Features) -> tuple[Create, Partial]:
+        """Return what sends the request and opens its stream, given the longest silence, and what its events become."""
 
     def _require_sound(self, built: Partial, request: ModelRequest, features: Features) -> None:
         """Raise what a stream that ended says went wrong."""
@@ -153,7 +161,7 @@ class HttpModel(ABC, Generic[Features, Partial]):
 
     def _reply(self, request: ModelRequest, facts: ModelFacts, listen: Listen) -> Reply:
         """Return one reply as the server gives it; its cost is left open."""
-        built = self._retried(lambda attempt: self._streamed(request, facts, listen, attempt))
+        built = self._retried(lambda attempt: self._streamed(request, facts, listen, attempt), request, self._retry_s)
         return self._understood(lambda: built.reply(request, self._model))
 
     # What callers use
@@ -185,10 +193,10 @@ class HttpModel(ABC, Generic[Features, Partial]):
 
     # Retries
 
-    def _retried(self, once: Callable[[int], T]) -> T:
+    def _retried(self, once: Callable[[int], T], request: ModelRequest, retry_s: float) -> T:
         """Call `once(attempt)`, attempt from 1, until it returns. Raises what it raises, but for TransientError, which
-        is waited out at most `max_retries` times and then becomes Unavailable."""
-        attempt, failures, began = 0, 0, time.monotonic()
+        is waited out for `retry_s` from the first one on, and then becomes Unavailable. Raises NoLongerWanted."""
+        attempt, failures, failing_since_s = 0, 0, 0.0
         while True:
             attempt += 1
             try:
@@ -196,22 +204,38 @@ class HttpModel(ABC, Generic[Features, Partial]):
             except RetryNow:
                 continue
             except TransientError as error:
+                now_s = self._clock.now_s()
+                failing_since_s = failing_since_s if failures else now_s
                 failures += 1
-                self._wait(error, failures, time.monotonic() - began)
+                spent_s = now_s - failing_since_s
+                wait_s = self._wait_s(error, failures, spent_s, retry_s)
+                request.told(wait_s, f"{self.provider}: {error}")
+                self._wait(wait_s, request)
 
-    def _wait(self, error: TransientError, failures: int, spent_s: float) -> None:
-        if self._closed.is_set():
-            raise Unavailable(f"{self.provider}: the connection was closed") from None
-        wait_s = error.retry_after_s
-        if failures > self._max_retries or (wait_s is not None and wait_s > LONGEST_WAIT_S):
+    def _wait_s(self, error: TransientError, failures: int, spent_s: float, retry_s: float) -> float:
+        """Return how long to wait before the request is sent again: as long as the server says, else twice as long as
+        before. Raises Unavailable when that would take longer than is left of `retry_s`."""
+        left_s, named_s = retry_s - spent_s, error.retry_after_s
+        if left_s <= 0 or (named_s is not None and named_s > left_s):
             tries = f"{failures} {'try' if failures == 1 else 'tries'} in {spent_s:.0f} s"
-            later = f"come back in {wait_s:.0f} s" if wait_s else "try again later"
+            later = f"come back in {named_s:.0f} s" if named_s else "try again later"
             message = f"{self.provider} is not available: {error} ({tries}); {later}"
-            raise Unavailable(message, wait_s) from None
-        if not wait_s or wait_s < 0:
-            longest_s = min(self._backoff_s * 2 ** (failures - 1), LONGEST_BACKOFF_S)
-            wait_s = longest_s * random.uniform(0.75, 1.0)  # so that many conversations do not come back at once
-        self._closed.wait(wait_s)
+            raise Unavailable(message, named_s) from None
+        if named_s is not None and named_s > 0:
+            return named_s
+        longest_s = min(BACKOFF_S * 2.0 ** min(failures - 1, 16), LONGEST_BACKOFF_S)
+        return min(left_s, longest_s * random.uniform(0.75, 1.0))  # so that many conversations do not come at once
+
+    def _wait(self, wait_s: float, request: ModelRequest) -> None:
+        """Wait, by turns. Raises NoLongerWanted once nobody wants the reply, and Unavailable when the model is
+        closed."""
+        until_s = self._clock.now_s() + wait_s
+        while not (self._closed.is_set() or request.is_over()) and (left_s := until_s - self._clock.now_s()) > 0:
+            self._clock.wait(self._closed, min(left_s, LOOK_S))
+        if self._closed.is_set():
+            raise Unavailable(f"{self.provider}: the connection was closed")
+        if request.is_over():
+            raise NoLongerWanted(f"{self.provider}: nobody waits for the reply any more")
 
     # Requests
 
@@ -251,7 +275,7 @@ class HttpModel(ABC, Generic[Features, Partial]):
             with self._mapped_errors(at_once=True):
                 return self._understood(ask)
 
-        return self._retried(once)
+        return self._retried(once, ModelRequest("", ()), min(SHORT_S, self._retry_s))
 
     def _listed(self) -> list[Any] | None:
         """Return the API's models; None from a server without a list."""
@@ -293,8 +317,8 @@ class HttpModel(ABC, Generic[Features, Partial]):
         features = self._features
         create, built = self._send(request, facts, features)
         with self._mapped_errors(self._adapting(features)):
-            stream = create()
-            with self._reading(stream):
+            stream = create(silence_limits(min(self._timeout_s, max(request.left_s(), LOOK_S))))
+            with self._reading(stream, request):
                 self._require_events(stream.response.headers.get("content-type", ""))
                 held: dict[DeltaKind, str] = {}
                 for event in stream:
@@ -306,16 +330,44 @@ class HttpModel(ABC, Generic[Features, Partial]):
         return built
 
     @contextlib.contextmanager
-    def _reading(self, stream: Any) -> Iterator[None]:
-        """Close the stream's connection however its reading ends, Ctrl-C included."""
+    def _reading(self, stream: Any, request: ModelRequest) -> Iterator[None]:
+        """Watch a stream that is being read, and close its connection however that ends, Ctrl-C included. Raises why
+        the reply was left, if it was."""
+        ended, left = threading.Event(), list[Exception]()
+        watching = (stream, request, self._clock.now_s() + self._reply_s, ended, left)
+        threading.Thread(target=self._watch, args=watching, name="reply", daemon=True).start()
         with self._streams_lock:
             self._streams.append(stream)
         try:
             yield
+        except (self.sdk_error, *TRANSPORT_ERRORS):
+            if left:
+                raise left[0] from None
+            raise
         finally:
+            ended.set()
             with self._streams_lock:
                 self._streams.remove(stream)
             stream.close()
+        if left:
+            raise left[0]
+
+    def _watch(
+        self, stream: Any, request: ModelRequest, until_s: float, ended: threading.Event, left: list[Exception]
+    ) -> None:
+        """Hang up on a reply that takes too long or grows without end, whatever its server sends: the limit of silence
+        begins anew with every byte. The reason goes into `left`."""
+        most = MOST_BYTES + MOST_BYTES_A_TOKEN * request.max_tokens
+        while not ended.wait(LOOK_S):
+            if request.left_s() <= 0:
+                left.append(NoLongerWanted(f"{self.provider}: nobody waits for the reply any more"))
+            elif self._clock.now_s() > until_s:
+                left.append(TransientError(f"the reply had not ended after {self._reply_s:.0f} s"))
+            elif stream.response.num_bytes_downloaded > most:
+                left.append(TransientError(f"the reply is longer than {most >> 20} MiB"))
+            if left:
+                _hang_up(stream)
+                return
 
     def _require_events(self, content_type: str) -> None:
         """Raise when something answered that is not the API."""
@@ -347,9 +399,9 @@ def _joined(held: dict[DeltaKind, str], kind: DeltaKind, text: str) -> str:
     return whole(text)
 
 
-def silence_limits(options: ModelOptions) -> httpx2.Timeout:
+def silence_limits(timeout_s: float) -> httpx2.Timeout:
     """Return how long a client may hear nothing: a connection is made at once or not at all."""
-    return httpx2.Timeout(options.timeout_s, connect=min(options.timeout_s, 10.0))
+    return httpx2.Timeout(timeout_s, connect=min(timeout_s, 10.0))
 
 
 def _as_json(event: Any) -> dict[str, Json]:
@@ -513,11 +565,21 @@ def _text(value: object) -> str:
 
 
 def _retry_after_s(headers: Any) -> float | None:
+    """Return the seconds to wait, also where a date stands for them: since the answer's own date, as clocks differ."""
     for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         with contextlib.suppress(TypeError, ValueError):
             if math.isfinite(seconds := float(headers.get(name)) * scale):
                 return seconds
-    return None
+    then, now = (_timestamp(headers.get(name) or "") for name in ("retry-after", "date"))
+    return None if then is None else max(0.0, then - (time.time() if now is None else now))
+
+
+def _timestamp(http_date: str) -> float | None:
+    """Return a date of HTTP as Unix time; None for anything else."""
+    try:
+        return email.utils.parsedate_to_datetime(http_date).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def mapped_error(error: BaseException, server: Server) -> LlmError | TransientError:

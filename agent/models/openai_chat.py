@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import openai
 
 from kerneltune.agent.models import tool_calls
-from kerneltune.agent.models.http_api import NO_TEXT, ErrorDetails, HttpModel, Piece
+from kerneltune.agent.models.http_api import NO_TEXT, Create, ErrorDetails, HttpModel, Piece
 from kerneltune.agent.models.openai_responses import openai_client, openai_usage
 from kerneltune.agent.models.types import (
     Effort,
@@ -90,11 +90,9 @@ class ChatModel(HttpModel[ChatFeatures, "_Completion"]):
                 raise self._no_such_model(listed) from None
             raise
 
-    def _send(
-        self, request: ModelRequest, facts: ModelFacts, features: ChatFeatures
-    ) -> tuple[Callable[[], Any], "_Completion"]:
+    def _send(self, request: ModelRequest, facts: ModelFacts, features: ChatFeatures) -> tuple[Create, "_Completion"]:
         params = _params(request, self._model, features, facts.max_input_tokens)
-        return lambda: self._client.chat.completions.create(**params, stream=True), _Completion()
+        return lambda limits: self._client.chat.completions.create(**params, stream=True, timeout=limits), _Completion()
 
     def _require_sound(self, built: "_Completion", request: ModelRequest, features: ChatFeatures) -> None:
         """After a stream of nothing, ask without a stream, and raise what that comes to: llama-cpp-python answers what
@@ -296,7 +294,7 @@ class _Completion:
         return Reply(
             text=split.text or "".join(self._refusal),
             stop=stop,
-            calls=() if refused else tool_calls.distinct(calls, f"call_{len(request.messages)}"),
+            calls=() if refused else tool_calls.distinct(calls, request.messages),
             thinking="".join(self._thinking) or split.thinking,
             detail=" ".join(self._refusal) or (self._finish if refused else ""),
             usage=openai_usage(self._usage, "prompt", "completion"),

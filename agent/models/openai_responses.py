@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ import openai
 from kerneltune.agent.models import tool_calls
 from kerneltune.agent.models.http_api import (
     NO_TEXT,
+    Create,
     ErrorDetails,
     HttpModel,
     Piece,
@@ -85,7 +86,8 @@ class OpenAIModel(HttpModel[ResponsesFeatures, "_Response"]):
 
     def _facts_of(self, info: Any) -> ModelFacts:
         shutdown = getattr(info, "shutdown_date", None)
-        return ModelFacts(self._model, notes=(f"{self._model} shuts down on {shutdown}",) if shutdown else ())
+        notes = (f"{self._model} shuts down on {shutdown}",) if shutdown else ()
+        return ModelFacts(self._model, notes=notes, caches=True)
 
     def _listed(self) -> list[Any] | None:
         """Return the API's models, newest first; None from a server without a list."""
@@ -94,9 +96,9 @@ class OpenAIModel(HttpModel[ResponsesFeatures, "_Response"]):
 
     def _send(
         self, request: ModelRequest, facts: ModelFacts, features: ResponsesFeatures
-    ) -> tuple[Callable[[], Any], "_Response"]:
+    ) -> tuple[Create, "_Response"]:
         params = _params(request, self._model, features)
-        return lambda: self._client.responses.create(**params, stream=True), _Response()
+        return lambda limits: self._client.responses.create(**params, stream=True, timeout=limits), _Response()
 
     def _require_sound(self, built: "_Response", request: ModelRequest, features: ResponsesFeatures) -> None:
         if built.failure:
@@ -116,7 +118,7 @@ class OpenAIModel(HttpModel[ResponsesFeatures, "_Response"]):
 
 def openai_client(options: ModelOptions) -> openai.OpenAI:
     """Return the SDK's client, which does not retry. Raises KeyRejected without a key."""
-    limits = silence_limits(options)
+    limits = silence_limits(options.timeout_s)
     try:
         return openai.OpenAI(api_key=options.api_key, base_url=options.base_url, max_retries=0, timeout=limits)
     except openai.OpenAIError as error:
@@ -266,9 +268,14 @@ class _Response:
             self.failure = ErrorDetails(200, words, kind=kind, code=code)
 
     def reply(self, request: ModelRequest, asked: str) -> Reply:
-        """Return the reply. Only a completed one keeps its items: reasoning that lacks what followed it is not taken
-        back."""
+        """Return the reply. Only a completed one keeps its items, as they came: reasoning without what followed it is
+        not taken back."""
         output = [item for _, item in sorted(self._items.items())] or list(self._response.get("output") or [])
+        taken = {call_id.removeprefix(_FREE) for call_id in tool_calls.taken_ids(request.messages)}
+        named = [str(item.get("call_id") or "") for item in filter(_is_call, output)]
+        ids = [tool_calls.own_id(name, taken, f"call_{len(request.messages)}") for name in named]
+        for item, call_id in zip(filter(_is_call, output), ids, strict=True):
+            item["call_id"] = call_id
         stop, detail = self._stop(output)
         cut_off = output[-1] if output and stop == "max_tokens" else None
         calls = tuple(_call(item, request.tools, item is cut_off) for item in output if _is_call(item))
@@ -280,7 +287,7 @@ class _Response:
             thinking="\n\n".join(_thoughts(output)),
             detail=detail,
             usage=openai_usage(self._response.get("usage")),
-            raw={"api": API, "asked": asked, "items": output} if completed else None,
+            raw={"api": API, "asked": asked, "items": output} if completed and ids == named else None,
             model=self._response.get("model") or asked,
             reply_id=self._response.get("id") or "",
         )

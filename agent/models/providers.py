@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from urllib.parse import urlsplit
 
-from kerneltune.agent.models.types import Effort, LanguageModel, ModelOptions
+from kerneltune.agent.models.types import Clock, Effort, LanguageModel, ModelOptions
 from kerneltune.tools.schema.errors import UsageError
 
 
@@ -119,18 +119,22 @@ def open_model(
     keys: Mapping[str, str] | None = None,
     base_url: str | None = None,
     effort: Effort = "high",
-    timeout_s: float = 600.0,
-    max_retries: int = 4,
-    backoff_s: float = 0.5,
+    timeout_s: float = ModelOptions.timeout_s,
+    retry_s: float = ModelOptions.retry_s,
+    reply_s: float = ModelOptions.reply_s,
+    clock: Clock | None = None,
 ) -> LanguageModel:
     """Open the model that `name` asks for; nothing is sent yet.
 
     keys: API keys by provider, "chat" among them. base_url: where the provider's API is, instead of the usual place
-    or what the SDK reads from the environment. Raises UsageError for what cannot be meant, KeyRejected without a key.
+    or what the SDK reads from the environment. The others are those of `ModelOptions`. Raises UsageError for what
+    cannot be meant, KeyRejected without a key.
     """
     provider, model = parse(name)
     key, url = _checked_key(provider, (keys or {}).get(provider)), _checked_url(provider, base_url)
-    return PROVIDERS[provider].open(ModelOptions(model, key, url, effort, timeout_s, max_retries, backoff_s))
+    return PROVIDERS[provider].open(
+        ModelOptions(model, key, url, effort, timeout_s, retry_s, reply_s, clock or Clock())
+    )
 
 
 def _checked_key(provider: str, key: str | None) -> str | None:

@@ -6,6 +6,7 @@ kernel written so needs no escapes, which models get wrong and which cost tokens
 """
 
 import contextlib
+import itertools
 import json
 import math
 import re
@@ -84,17 +85,24 @@ def _paired(calls: tuple[ToolCall, ...], given: ToolResults, text: str) -> ToolR
     return ToolResults(tuple(results), text)
 
 
-def distinct(calls: Sequence[ToolCall], prefix: str) -> tuple[ToolCall, ...]:
-    """Return `calls` with ids that exist and differ; local servers leave them out or repeat them."""
-    seen: set[str] = set()
-    named = []
-    for number, call in enumerate(calls):
-        call_id = call.call_id
-        if not call_id or call_id in seen:
-            call_id = f"{prefix}_{number}"
-        seen.add(call_id)
-        named.append(replace(call, call_id=call_id))
-    return tuple(named)
+def taken_ids(messages: Sequence[Message]) -> set[str]:
+    """Return the ids of all calls of a conversation."""
+    return {call.call_id for message in messages if isinstance(message, Reply) for call in message.calls}
+
+
+def own_id(call_id: object, taken: set[str], otherwise: str) -> str:
+    """Return an id that no other call has, and take it: `call_id` if there is one that is free. Local servers leave ids
+    out or repeat them, and APIs refuse a conversation with one id for two calls."""
+    options = itertools.chain([str(call_id or "")], (f"{otherwise}_{n}" for n in itertools.count()))
+    found = next(option for option in options if option and option not in taken)
+    taken.add(found)
+    return found
+
+
+def distinct(calls: Sequence[ToolCall], messages: Sequence[Message]) -> tuple[ToolCall, ...]:
+    """Return the calls that answer `messages` with ids of their own."""
+    taken = taken_ids(messages)
+    return tuple(replace(call, call_id=own_id(call.call_id, taken, f"call_{len(messages)}")) for call in calls)
 
 
 # Calls within text

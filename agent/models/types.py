@@ -5,6 +5,8 @@ A `Reply` keeps what the provider sent (`raw`), because signed thinking has to g
 """
 
 import math
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, get_args
@@ -110,13 +112,20 @@ Message = User | Reply | ToolResults
 @dataclass(frozen=True)
 class ModelRequest:
     """One question to a model. `system` and `tools` are the same in all requests of a run, so that they can be cached;
-    `key` names the conversation for caches that want to know."""
+    `key` names the conversation for caches that want to know.
+
+    left_s: how long whoever asks can still wait; a reply on its way is left then. is_over: nobody wants a reply any
+    more that is not on its way. told: hears of each wait before the request is sent again, its seconds and the reason.
+    """
 
     system: str
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     max_tokens: int = 32_000
     key: str = ""
+    left_s: Callable[[], float] = field(default=lambda: math.inf, compare=False)
+    is_over: Callable[[], bool] = field(default=lambda: False, compare=False)
+    told: Callable[[float, str], None] = field(default=lambda wait_s, why: None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -137,20 +146,35 @@ class ModelFacts:
     max_output_tokens: int | None = None
     efforts: tuple[Effort, ...] = ()
     notes: tuple[str, ...] = ()  # such as a date of retirement
+    caches: bool = False  # what a prompt begins with costs less when it was sent before
+
+
+class Clock:
+    """The time that waits and deadlines go by."""
+
+    def now_s(self) -> float:
+        """Seconds since some moment."""
+        return time.monotonic()
+
+    def wait(self, over: threading.Event, seconds: float) -> None:
+        """Wait so long, or until it is `over`."""
+        over.wait(seconds)
 
 
 @dataclass(frozen=True)
 class ModelOptions:
     """How a model is opened. model: its id, a file's path, or "" for one of the API's list. api_key: None for what the
-    SDK finds in the environment. base_url: None for the usual place. timeout_s: the longest silence."""
+    SDK finds in the environment. base_url: None for the usual place. timeout_s: the longest silence. retry_s: how long
+    a request that fails is sent again, from its first failure on. reply_s: the longest that one reply may take."""
 
     model: str
     api_key: str | None = None
     base_url: str | None = None
     effort: Effort = "high"
     timeout_s: float = 600.0
-    max_retries: int = 4
-    backoff_s: float = 0.5
+    retry_s: float = 900.0
+    reply_s: float = 1800.0
+    clock: Clock = field(default_factory=Clock)
 
 
 Listen = Callable[[Delta], None]
@@ -266,6 +290,10 @@ class RequestRejected(LlmError):
 
 class ContextOverflow(LlmError):
     """The conversation is longer than the model can read: shorten it and ask again."""
+
+
+class NoLongerWanted(LlmError):
+    """Whoever asked has no time left for the reply, or has no use for one any more."""
 
 
 class Unavailable(LlmError):

@@ -151,6 +151,7 @@ Tone = Literal["faster", "even", "slower", "untimed", "nothing", "refuted"]
 _ENDED_EARLY = {
     StopReason.INTERRUPTED: "The run was interrupted; more attempts might change this.",
     StopReason.MODEL_ERROR: "The run ended because its model could not be asked any more.",
+    StopReason.NO_ACCESS: "The run ended because the provider refused the key, the account or the model's name.",
     StopReason.FAILED: "The run ended with a failure of kerneltune itself.",
 }
 

@@ -76,6 +76,7 @@ def print_note(event: Event) -> None:
         LineWriter(sys.stderr).write(one_line(f"… {format_note(event)}"))
 
 
+_FAILURES = (None, StopReason.FAILED, StopReason.MODEL_ERROR, StopReason.NO_ACCESS)
 RUN_SCHEMA_VERSION = 2  # of every line of a run; docs/commands.md says what may change without another
 Subtype = Literal["success", "interrupted", "error"]
 
@@ -148,12 +149,14 @@ def _subtype(state: ViewState, error: BaseException | None) -> Subtype:
     why = state.ended.why if state.ended else None
     if isinstance(error, KeyboardInterrupt) or (error is None and why is StopReason.INTERRUPTED):
         return "interrupted"
-    return "error" if error is not None or why in (None, StopReason.FAILED) else "success"
+    return "error" if error is not None or why in _FAILURES else "success"
 
 
 def _message(state: ViewState, error: BaseException | None) -> str:
     if error is not None:
         return words.lines(f"{type(error).__name__}: {error}")
+    if state.ended and state.ended.why in (StopReason.MODEL_ERROR, StopReason.NO_ACCESS) and state.warnings:
+        return words.lines(state.warnings[-1])
     return "the run failed" if state.ended else "the run stopped before it ended"
 
 

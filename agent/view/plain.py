@@ -19,6 +19,7 @@ from kerneltune.agent.events import (
     JudgingAgain,
     LimitsChanged,
     ModelAsked,
+    ModelBusy,
     Note,
     Proposed,
     Reflected,
@@ -47,6 +48,7 @@ from kerneltune.agent.view.state import (
     format_reply,
     format_spending,
     judging_again,
+    model_busy,
     verification,
 )
 from kerneltune.agent.view.text import verdict_style
@@ -114,6 +116,8 @@ def _shown_line(state: ViewState, event: ShownEvent) -> str:
             return ""  # many, and of no use in a log
         case JudgingAgain():
             return judging_again(event)
+        case ModelBusy():
+            return model_busy(event)
         case LimitsChanged():
             return _limits(state)
         case RunPaused():
@@ -214,6 +218,7 @@ _WHY = {
     StopReason.GOAL: "the goal is reached",
     StopReason.STOPPED: "stopped with q; --resume continues it",
     StopReason.MODEL_ERROR: "the model no longer answers; --resume continues",
+    StopReason.NO_ACCESS: "the provider refuses the key, the account or the model; --resume continues",
     StopReason.FAILED: "failed",
     StopReason.REFUSED: "the model will not write kernels",
 }

@@ -17,6 +17,7 @@ from kerneltune.agent.events import (
     JudgingAgain,
     LimitsChanged,
     ModelAsked,
+    ModelBusy,
     Note,
     Proposed,
     Reflected,
@@ -422,7 +423,7 @@ def _silent(state: ViewState, conversation: str) -> ViewState:
 
 
 def _fold_shown(
-    state: ViewState, event: StageStarted | AttemptSkipped | JudgingAgain | ModelAsked | GpuSampled | Note
+    state: ViewState, event: StageStarted | AttemptSkipped | JudgingAgain | ModelAsked | ModelBusy | GpuSampled | Note
 ) -> ViewState:
     match event:
         case GpuSampled():
@@ -430,6 +431,8 @@ def _fold_shown(
         case ModelAsked():
             others = tuple(a for a in state.asked if a[0] != event.conversation)
             return replace(state, asked=(*others, (event.conversation, event.at)))
+        case ModelBusy():
+            return _log(state, event.at, "run", model_busy(event))
         case Note():
             return replace(state, stage=format_note(event), judging_again=None)
         case JudgingAgain():
@@ -450,6 +453,11 @@ def format_note(event: Note) -> str:
 def judging_again(event: JudgingAgain) -> str:
     """What is being done to which attempt."""
     return f"{'confirming' if event.tier == 'confirmed' else 'judging'} #{event.attempt_id.rpartition('/')[2]}"
+
+
+def model_busy(event: ModelBusy) -> str:
+    """When the model is asked again, and why."""
+    return f"the model is asked again in {event.wait_s:.0f} s: {event.why}"
 
 
 def _staged(state: ViewState, attempt_id: str, stage: str, at: float) -> ViewState:

@@ -229,3 +229,49 @@ def test_a_scripted_run_that_is_resumed_goes_on_with_the_next_line(
     assert (result(again)["attempts"], result(again)["accepted"]) == (5, 3)
     sources = [row[3] for row in attempts(tmp_path / "runs") if row[0] == "proposed"]
     assert sources == [row[3] for row in scripted[1] if row[0] == "proposed"]
+
+
+def test_a_run_survives_a_busy_provider_and_shows_each_wait(tmp_path: Path) -> None:
+    faults = {2: Fault("status", 529), 3: Fault("status", 529)}
+    with LlmServer(LINES, "anthropic", faults=faults) as server:
+        arguments = ("--task", SOFTMAX, "--plain", "--runs-dir", "runs", "--max-attempts", "2")
+        done = optimize(
+            *arguments, "--model", NAMES["anthropic"], "--base-url", server.url, cwd=tmp_path, more_env=keys(server)
+        )
+    waits = re.findall(r"… the model is asked again in 1 s: anthropic: told to say 529 \(HTTP 529.*\)", done.stderr)
+    assert len(waits) == 2, done.stderr
+    assert server.refused == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "why", "words"),
+    [
+        (Fault("status", 529), 6, "model_error", "anthropic is not available"),
+        (Fault("status", 401), 3, "no_access", "Check ANTHROPIC_API_KEY"),
+    ],
+)
+def test_what_ends_a_run_at_its_provider_has_an_exit_code_although_something_was_accepted(
+    fault: Fault, code: int, why: str, words: str, tmp_path: Path
+) -> None:
+    faults = lambda number: fault if number >= 5 else None  # noqa: E731
+    done, _ = told_by("anthropic", tmp_path, "--retry-time", "0", faults=faults)
+    last = result(done)
+    assert last["accepted"] > 0
+    assert (done.returncode, last["subtype"], last["is_error"]) == (code, "error", True)
+    assert words in last["error"]
+    assert optimize("watch", last["run_id"], "--json", "--runs-dir", "runs", cwd=tmp_path).returncode == code
+    with Store.open(tmp_path / "runs") as store:
+        assert [e.why for e in store.load_events(last["run_id"]) if isinstance(e, RunEnded)] == [why]
+
+
+def test_a_limit_on_time_ends_a_run_in_the_middle_of_a_reply(tmp_path: Path) -> None:
+    with LlmServer(LINES, "anthropic", faults=lambda _: Fault("comments", pause_s=0.2)) as server:
+        began = time.monotonic()
+        done = optimize(
+            *ALL, "--max-time", "2", "--model", NAMES["anthropic"], "--base-url", server.url, cwd=tmp_path,
+            more_env=keys(server),
+        )  # fmt: skip
+        assert time.monotonic() - began < 60  # of an endless reply
+    assert (result(done)["attempts"], done.returncode) == (0, 1)
+    with Store.open(tmp_path / "runs") as store:
+        assert [e.why for e in store.load_events(store.run_ids()[0]) if isinstance(e, RunEnded)] == ["time"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kerneltune.agent.attempt import Limits
-from kerneltune.agent.authors.llm.author import LlmAuthor
+from kerneltune.agent.authors.llm.author import CACHED_CONTEXT, LlmAuthor, context_limit
 from kerneltune.agent.authors.llm.prompts import RunPrompts
 from kerneltune.agent.events import Replied
 from kerneltune.agent.loop import Run, optimize
@@ -33,18 +33,34 @@ def story() -> list[dict[str, Any]]:
     return lines
 
 
-def test_the_prompt_of_turn_50_is_at_most_half_as_long_again_as_that_of_turn_10() -> None:
+def told(context_tokens: int | None = None) -> list[dict[str, Any]]:
+    """What the provider counted of each request of a long run; with the limit that suits it, or another."""
     log = Log()
     bench = AttemptTracker("r", TASKS, Evaluator(WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
     with LlmServer(story(), "anthropic") as server:
         model = PROVIDERS["anthropic"].open(ModelOptions("claude-opus-5-5", api_key=server.key, base_url=server.url))
         prompts = RunPrompts(bench, "sm_90", "NVIDIA H200", outcomes=lambda: bench.predictions)
-        optimize(Run(bench, LlmAuthor(bench, model, prompts, "sm_90"), Limits(TURNS)))
+        limit = context_tokens or context_limit(model.facts())
+        optimize(Run(bench, LlmAuthor(bench, model, prompts, "sm_90", context_tokens=limit), Limits(TURNS)))
         model.close()
     assert server.refused == []
     assert len(bench.attempts) == TURNS
-    usage = [e.usage for e in log.events if isinstance(e, Replied) and e.usage][:TURNS]  # what follows are only words
-    tokens = [u["input_tokens"] for u in usage]
-    print([(i, u["input_tokens"], u["cached_tokens"]) for i, u in enumerate(usage, 1)])
-    assert max(tokens[40:]) <= 1.5 * tokens[9]
-    assert sum(u["cached_tokens"] for u in usage) > 0.5 * sum(tokens)
+    counted = [e.usage for e in log.events if isinstance(e, Replied) and e.usage][:TURNS]  # what follows are only words
+    print([(i, u["input_tokens"], u["cached_tokens"]) for i, u in enumerate(counted, 1)])
+    return counted
+
+
+def test_where_prompts_are_cached_fifty_turns_are_remembered_and_nearly_all_of_them_is_read_from_the_cache() -> None:
+    counted = told()
+    tokens = [u["input_tokens"] for u in counted]
+    assert tokens == sorted(tokens)
+    assert tokens[-1] < CACHED_CONTEXT
+    assert sum(u["cached_tokens"] for u in counted) > 0.92 * sum(tokens)
+
+
+def test_with_a_limit_prompts_stay_within_it_or_within_twice_as_much_where_something_always_waits_for_its_bench() -> (
+    None
+):
+    tokens = [u["input_tokens"] for u in told(9_000)]
+    assert 17_000 < max(tokens) < 18_500
+    assert tokens[-1] < 18_500

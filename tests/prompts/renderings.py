@@ -29,6 +29,7 @@ def renderings() -> dict[str, str]:
     attempts = story()
     words = RunPrompts(workbench(*attempts), "sm_90", "NVIDIA H200", outcomes=lambda: THOUGHTS)
     found["opening"] = RunPrompts(workbench(), "sm_90", "NVIDIA H200").opening()
+    found["opening_of_a_short_conversation"] = RunPrompts(workbench(), "sm_90", "NVIDIA H200").opening(rounds=2)
     found["opening_with_seeds"] = words.opening((attempts[0], attempts[2]))
     found["history"] = words.history()
     found["history_of_nothing"] = RunPrompts(workbench(), "sm_90", None).history()
@@ -36,7 +37,8 @@ def renderings() -> dict[str, str]:
     found["history_of_failures"] = RunPrompts(failures, "sm_90", "NVIDIA H200").history()
     counted = workbench(attempt(1, checked()), attempt(2, checked(), 1))
     found["history_without_gpu"] = RunPrompts(counted, "sm_90", None).history()
-    found["crossover"] = words.crossover(attempts[0], attempts[2])
+    found["crossover"] = words.crossover(attempts[0], attempts[2], rounds=2)
+    found["drafts"] = words.drafts(attempts[:2])
     found["nudges"] = "\n\n".join(f"{trouble}: {words.nudge(trouble)}" for trouble in TROUBLES)
     its = made_run(gpu="NVIDIA H200").run
     error = "line 14: name 'tl' is not defined"

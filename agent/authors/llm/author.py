@@ -8,13 +8,15 @@ that rank before it: 1 - the largest Jaccard similarity of token 5-grams).
 
     opening -> reply -> tool results -> reply -> tool results … -> a limit, or a model that has no more to say
 
-The length of a conversation is bounded: when a prompt exceeds `context_tokens`, or what it took in turn 10 by much, all
-but the last few exchanges give way to a history that is made anew from the attempts. System prompt and tools stay the
-same to the byte, so providers can cache them.
+The length of a conversation is bounded: when a prompt exceeds `context_tokens`, all but the last few exchanges give way
+to a history that is made anew from the attempts, unless something that was compiled waits to be benched. System prompt
+and tools stay the same to the byte, so providers can cache them.
 """
 
+import contextlib
 import difflib
 import itertools
+import math
 import re
 import threading
 import time
@@ -27,7 +29,6 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kerneltune.agent.attempt import (
-    NO_ROOM,
     Action,
     ActionResult,
     Actions,
@@ -50,18 +51,22 @@ from kerneltune.agent.authors.llm.prompts import (
     format_same,
     format_update,
 )
-from kerneltune.agent.events import ModelAsked, Replied, Said
+from kerneltune.agent.events import ModelAsked, ModelBusy, Replied, Said
 from kerneltune.agent.models.types import (
     ContextOverflow,
     Delta,
+    Effort,
     LanguageModel,
     Message,
+    ModelFacts,
     ModelRequest,
+    NoLongerWanted,
     Reply,
     Tool,
     ToolCall,
     ToolResult,
     ToolResults,
+    Usage,
     User,
 )
 from kerneltune.agent.settings import Strategy
@@ -102,6 +107,14 @@ class UpdateArguments(_Arguments):
 
     parent: int | None = Field(default=None, description="The attempt that this one is derived from.")
     rationale: str = Field(description="One line: what is tried, and why it should help.")
+    hypothesis: str | None = Field(
+        default=None,
+        description="What limits `parent`, or makes it wrong, as a claim that this attempt can refute; null for none.",
+    )
+    predicted_speedup: float | None = Field(
+        default=None,
+        description="Time of `parent` divided by that of this attempt, such as 1.2; 1 for no change; null for none.",
+    )
     source: str | None = Field(default=None, description="The whole file; null when `edits` are given.")
     edits: list[EditArguments] | None = Field(
         default=None, description="Replacements in the source of `parent`; null when `source` is given."
@@ -118,11 +131,7 @@ class ReflectArguments(_Arguments):
     """Of `reflect`."""
 
     attempt: int = Field(description="A benched attempt.")
-    hypothesis: str = Field(description="What limits it, as a claim that the next attempt can refute.")
-    prediction: str = Field(description="What you will change, and what should then be measured.")
-    predicted_speedup: float | None = Field(
-        default=None, description="Time of this attempt divided by that of the next one, such as 1.2."
-    )
+    hypothesis: str = Field(description="What limits it, as you see it before the evidence.")
 
 
 ARGUMENTS: dict[str, type[_Arguments]] = {
@@ -133,12 +142,12 @@ ARGUMENTS: dict[str, type[_Arguments]] = {
 _WORDS = {
     "update": "Trace and compile a kernel: one Python file with its Triton or PTX in it. It becomes an attempt with a "
     "number. Give the whole `source`, or `edits` on any earlier attempt. Several updates in one reply are compiled "
-    "side by side. Tells registers, spills, shared memory, occupancy and library calls, or the error with its line.",
+    "side by side. Tells registers, spills, shared memory, occupancy and library calls, or the error with its line. "
+    "Its own `hypothesis` and `predicted_speedup` are held against its verdict.",
     "bench": "Check an attempt on every shape and many kinds of inputs, and time it where there is a GPU. Tells the "
     "verdict, the worst error, the time with its interval, the ratio to each baseline and to the speed of light.",
-    "reflect": "State what limits a benched attempt and what you will change. Tells the evidence: roofline, compiler "
-    "report, instruction counts, difference to the best, and how your earlier predictions came out. The next attempt "
-    "with this one as its parent is held against your prediction.",
+    "reflect": "State what limits a benched attempt. Tells the evidence: roofline, compiler report, instruction "
+    "counts, difference to the best, and how your earlier predictions came out.",
 }
 
 
@@ -172,21 +181,33 @@ class Mistake(Exception):
 
 class ToolExecutor:
     """Turns the tool calls of one conversation into actions, and what came of those into words. `gpu`: what kernels are
-    compiled for; `share`: how many attempts it may make, None for as many as the run has; `made`: how many it made."""
+    compiled for; `rounds`: how many replies with verdicts it may have, None for as many as the run lasts; `made`: how
+    many attempts it made."""
 
-    def __init__(self, tracker: AttemptTracker, key: str, gpu: Gpu, share: int | None = None) -> None:
-        self._tracker, self._key, self._gpu, self._share = tracker, key, gpu, share
+    def __init__(self, tracker: AttemptTracker, key: str, gpu: Gpu, rounds: int | None = None) -> None:
+        self._tracker, self._key, self._gpu, self._rounds = tracker, key, gpu, rounds
+        self._had_verdicts = 0  # rounds
         self._drafts: dict[int, Attempt] = {}  # not benched yet
         self._updates: dict[int, Update] = {}  # of attempts of this conversation
         self.made = 0
 
     @property
+    def _is_timed(self) -> bool:
+        return self._tracker.tools.bench_stage == "timing"
+
+    @property
+    def drafts(self) -> tuple[Attempt, ...]:
+        """What was compiled and is not benched."""
+        return tuple(self._drafts.values())
+
+    @property
     def is_full(self) -> bool:
-        """Whether it has made its share."""
-        return self._share is not None and self.made >= self._share
+        """Whether it has had its rounds."""
+        return self._rounds is not None and self._had_verdicts >= self._rounds
 
     def run(self, calls: Sequence[ToolCall], turn: int) -> Steps[tuple[ToolResult, ...]]:
         """A result for every call, in order."""
+        waiting, made_before = len(self._drafts), self.made
         results: dict[int, ToolResult] = {}
         written: dict[int, tuple[Proposal, Notes]] = {}
         for i, call in enumerate(calls):
@@ -205,6 +226,7 @@ class ToolExecutor:
         for i, call in enumerate(calls):
             if i not in results:
                 results[i] = yield from self._result(call)
+        self._had_verdicts += waiting + self.made - made_before > len(self._drafts)
         return tuple(results[i] for i in range(len(calls)))
 
     def _result(self, call: ToolCall) -> Steps[ToolResult]:
@@ -227,9 +249,9 @@ class ToolExecutor:
         parent_id = f"{self._tracker.run_id}/{wanted.parent}" if wanted.parent is not None else None
         if (same := self._same(source)) is not None:
             return ToolResult(call.call_id, format_same(*same, notes))
-        if self._share is not None and self.made + before >= self._share:
-            raise Mistake(NO_ROOM)
-        return Proposal(source, wanted.rationale, parent_id, LlmTurn(self._key, turn)), notes
+        if self._rounds is not None and self.made + before >= (most := designs_of(self._rounds)):
+            raise Mistake(f"this conversation may make {most} attempts, and has; bench what is not benched yet")
+        return _proposal(wanted, source, parent_id, LlmTurn(self._key, turn)), notes
 
     def _updated(self, call: ToolCall, notes: Notes, came: ActionResult) -> ToolResult:
         if isinstance(came, Declined):
@@ -242,7 +264,7 @@ class ToolExecutor:
         self._updates[came.number] = came.update
         if came.update.failure is None:  # else it is benched, too
             self._drafts[came.number] = came
-        return ToolResult(call.call_id, format_update(came, self._tracker.task, twin, notes))
+        return ToolResult(call.call_id, format_update(came, self._tracker.task, twin, notes, timed=self._is_timed))
 
     def _source(self, wanted: UpdateArguments) -> tuple[str, Notes]:
         """The whole source that is meant."""
@@ -300,7 +322,7 @@ class ToolExecutor:
         if wanted.attempt in self._drafts:
             raise Mistake(f"attempt {wanted.attempt} is not benched yet; bench it first")
         attempt = self._attempt(wanted.attempt)
-        yield [ReflectAction(attempt, wanted.hypothesis, wanted.prediction, wanted.predicted_speedup)]
+        yield [ReflectAction(attempt, wanted.hypothesis)]
         predictions = self._tracker.predictions
         return format_reflect(attempt, self._tracker, self._disassembled(attempt), predictions, self._place(attempt))
 
@@ -320,6 +342,23 @@ class ToolExecutor:
         facts = facts_of(update, update.judged_plan(variant) or update.main_plan)
         best = disassemble(other, leader.judged.variant).kernels if leader and other else ()
         return Disassembled(facts, disassemble(update, variant), best)
+
+
+def _proposal(wanted: UpdateArguments, source: str, parent_id: str | None, origin: LlmTurn) -> Proposal:
+    """The candidate, with what it claims about its parent; without one there is nothing to claim. Raises Mistake."""
+    speedup = wanted.predicted_speedup
+    if speedup is not None and not 0 < speedup < _MOST_NUMBER:
+        raise Mistake(f"`predicted_speedup` {speedup:g} is no ratio of two times; give one such as 1.2, or null")
+    if parent_id is None:
+        return Proposal(source, wanted.rationale, None, origin)
+    claim = wanted.hypothesis or (wanted.rationale if speedup is not None else "")
+    prediction = "" if speedup is None else f"{speedup:.3g} times as fast as #{wanted.parent}"
+    return Proposal(source, wanted.rationale, parent_id, origin, claim, prediction, speedup)
+
+
+def designs_of(rounds: int) -> int:
+    """How many attempts a conversation of so many rounds may make."""
+    return DESIGNS_A_ROUND * rounds
 
 
 def _mistaken(call: ToolCall, mistake: Mistake) -> ToolResult:
@@ -417,8 +456,9 @@ def _nearest(lines: list[str], bare: list[str]) -> str:
 # Conversations -------------------------------------------------------------------------------------------------------
 
 
-BEST_OF_SHARE = 4  # attempts of a conversation: the first idea, and repairs
-EVOLVE_SHARE = 2  # a child, and its repair
+BEST_OF_ROUNDS = 4  # replies of a conversation that verdicts follow: the first idea, and repairs
+EVOLVE_ROUNDS = 2  # a child, and its repair
+DESIGNS_A_ROUND = 2
 ISLANDS = 3
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _GRAM = 5
@@ -428,16 +468,24 @@ _NOVELTY = 0.5  # weight against speed, both within [0, 1]
 CROSSOVER = 0.3  # share of conversations that join two attempts
 MIGRATION = 0.2  # share of those that take the second from another island
 KEPT_EXCHANGES = 3  # replies with their results that stay word for word when the rest becomes history
-YARDSTICK_TURN, MOST_GROWTH = 10, 1.35  # later prompts are hardly longer than the one of that turn
+# Tokens of a prompt. Over 50 turns at list prices, forgetting at 30,000 saves 6 to 16 % of a bill where prefixes are
+# cached, and costs the model its reasoning every ten turns; without a cache the bill is two to three times as large.
+CACHED_CONTEXT, UNCACHED_CONTEXT, SHARE_OF_WINDOW = 150_000, 30_000, 0.75
 MOST_VAIN = 8  # replies in a row of whose calls none could be carried out, after which it is over too
+MOST_DONE = 2  # times that a model with attempts says so, after which it has nothing left to try
 MOST_SILENT = 3  # replies in a row that call no tool, after which the conversation is over
 _CHARACTERS_PER_TOKEN = 4  # where a server does not count
+_LEAST_REPLY = 1_024  # tokens: thinking takes at least so many
+_REPLY_LIMITS: dict[Effort, int] = {"high": 64_000, "xhigh": 128_000, "max": 128_000}  # thinking included
+_USUAL_REPLY = 32_000
 
 
 @dataclass
 class LlmConversation:
     """A conversation of a run. `key` names it in the record; `history` is what the model is told in the place of what
-    was forgotten. Before every request the loop may end it."""
+    was forgotten. Before every request the loop may end it, and while a reply is waited for `left_s` and `is_over` say
+    whether the run has time for it; `left_usd`: what the run may still spend. `is_done`: the model said, and said
+    again, that it has nothing left to try."""
 
     tracker: AttemptTracker
     key: str
@@ -448,23 +496,54 @@ class LlmConversation:
     history: Callable[[], str]
     context_tokens: int = 30_000
     max_tokens: int = 32_000
+    left_s: Callable[[], float] = lambda: math.inf
+    is_over: Callable[[], bool] = lambda: False
+    left_usd: Callable[[], float] = lambda: math.inf
     turn: int = 0
+    is_done: bool = False
     _messages: list[Message] = field(default_factory=list)
+    _last: Usage | None = None  # of the last reply, while the next prompt begins with that one's
     _silent: int = 0
+    _done: int = 0
     _vain: int = 0
-
-    def __post_init__(self) -> None:
-        self._longest = self.context_tokens
+    _was_raised: bool = False
 
     def actions(self) -> Actions:
         """Ask, and want done what the model calls for, until it has no more to say or has made its share. Raises
         LlmError."""
         self._hear(self.opening)
-        while True:
-            yield ()
-            why = yield from self._exchange()
-            if why is not None or self.executor.is_full:
-                return why
+        try:
+            while True:
+                self.tracker.cost.expect(self.key, self.model.price_usd(self._foreseen()))
+                yield ()
+                why = yield from self._exchange()
+                if why is not None or self.executor.is_full:
+                    return why
+        finally:
+            self.tracker.cost.expect(self.key, 0.0)
+
+    def _foreseen(self, output_tokens: int | None = None) -> Usage:
+        """What the next request will count, as far as can be told. Writing to a cache costs up to twice as much as
+        reading without one, so that the first prompt counts twice."""
+        out = self.tracker.cost.output_tokens if output_tokens is None else output_tokens
+        if (last := self._last) is None:
+            return Usage(2 * self._estimated(), out)
+        new = last.output_tokens + _characters(self._messages[-1]) // _CHARACTERS_PER_TOKEN
+        cached = last.input_tokens if last.cached_tokens or last.cache_write_tokens else 0
+        return Usage(last.input_tokens + new, out, cached, new if last.cache_write_tokens else 0)
+
+    def _estimated(self) -> int:
+        """Tokens of the prompt, where nobody counted them."""
+        return (sum(map(_characters, self._messages)) + len(self.prompts.system)) // _CHARACTERS_PER_TOKEN
+
+    def _affordable(self) -> int:
+        """How long the next reply may be: within the model's limit, and within what the run may still spend."""
+        others = self.tracker.cost.next_usd - self.tracker.cost.expected(self.key)
+        left_usd = self.left_usd() - others
+        prompt, more = self.model.price_usd(self._foreseen(0)), self.model.price_usd(self._foreseen(1_000))
+        if math.isinf(left_usd) or prompt is None or more is None or more <= prompt:
+            return self.max_tokens
+        return min(self.max_tokens, max(_LEAST_REPLY, int(1_000 * (left_usd - prompt) / (more - prompt))))
 
     def _hear(self, text: str, raw: Json = None) -> None:
         """Words to the model, after whatever comes last."""
@@ -477,21 +556,26 @@ class LlmConversation:
 
     def _exchange(self) -> Actions:
         """One reply and what it leads to; why the conversation is over, or None."""
-        reply = self._ask()
+        try:
+            reply = self._ask()
+        except NoLongerWanted:
+            return None  # the loop knows why, and ends it
         if reply.calls or (reply.text.strip() and reply.stop != "refusal"):
             self._messages.append(reply)
+        if reply.stop == "max_tokens" and not self._was_raised:
+            self._was_raised = True
+            most = self.model.facts().max_output_tokens or 2 * self.max_tokens
+            self.max_tokens = max(self.max_tokens, min(2 * self.max_tokens, most))
         if reply.calls:
-            self._silent = 0
+            self._silent = self._done = 0
             if (yield from self._answer(reply)) >= MOST_VAIN:
                 return StopReason.AUTHOR_DONE
         elif reply.stop == "context":
             self._compact(KEPT_EXCHANGES - 1)
         elif over := self._prod(reply):
             return over
-        length = self._length(reply)
-        if self.turn == YARDSTICK_TURN:
-            self._longest = min(self._longest, int(MOST_GROWTH * length))
-        if length > self._longest:
+        patience = 2 if self.executor.drafts else 1  # why they were written should not be forgotten before their bench
+        if self._length(reply) > patience * self.context_tokens:
             self._compact(KEPT_EXCHANGES)
         return None
 
@@ -499,6 +583,10 @@ class LlmConversation:
         """Answer a reply that called no tool, or give up on the model."""
         self._silent += 1
         trouble = _trouble(reply)
+        self._done = self._done + 1 if trouble == "talk" else 0
+        self.is_done = self._done >= MOST_DONE and self.executor.made > 0
+        if self.is_done:
+            return StopReason.AUTHOR_DONE
         if self._silent >= MOST_SILENT:
             return StopReason.REFUSED if trouble == "refused" else StopReason.AUTHOR_DONE
         self._hear(self.prompts.nudge(trouble))
@@ -507,20 +595,31 @@ class LlmConversation:
     def _ask(self) -> Reply:
         started = time.perf_counter()
         self.tracker.emit(ModelAsked(self.tracker.run_id, self.key))
-        try:
-            reply = self._reply()
-        except ContextOverflow:
-            self._compact(0)
-            reply = self._reply()
+        reply = self._reply_that_fits()
         self.turn += 1
-        self.tracker.cost.add(reply.cost_usd)
+        self._last = reply.usage
+        self.tracker.cost.add(reply.cost_usd, reply.usage.output_tokens if reply.usage else None)
         self.tracker.emit(self._replied(reply, time.perf_counter() - started))
         return reply
 
+    def _reply_that_fits(self) -> Reply:
+        """Ask; where the conversation is too long for the model, with the last exchange alone, then without."""
+        for kept in (1, 0):
+            with contextlib.suppress(ContextOverflow):
+                return self._reply()
+            self._compact(kept)
+        return self._reply()
+
     def _reply(self) -> Reply:
         key = f"{self.tracker.run_id}/{self.key}"
-        request = ModelRequest(self.prompts.system, tuple(self._messages), TOOLS, self.max_tokens, key)
+        request = ModelRequest(
+            self.prompts.system, tuple(self._messages), TOOLS, self._affordable(), key,
+            self.left_s, self.is_over, self._told,
+        )  # fmt: skip
         return self.model.ask(request, self._overheard)
+
+    def _told(self, wait_s: float, why: str) -> None:
+        self.tracker.emit(ModelBusy(self.tracker.run_id, self.key, wait_s, why))
 
     def _overheard(self, delta: Delta) -> None:
         if delta.kind != "arguments":
@@ -558,19 +657,31 @@ class LlmConversation:
         last = self._messages[-1]
         new = sum(len(r.text) for r in last.results) if isinstance(last, ToolResults) else 0
         if reply.usage is None:
-            known = sum(map(_characters, self._messages)) + len(self.prompts.system)
-            return known // _CHARACTERS_PER_TOKEN
+            return self._estimated()
         return reply.usage.input_tokens + reply.usage.output_tokens + new // _CHARACTERS_PER_TOKEN
 
     def _compact(self, kept: int) -> None:
         """Put a history in the place of all but the last exchanges."""
         replies = [i for i, message in enumerate(self._messages) if isinstance(message, Reply)]
-        tail = self._messages[replies[-kept] :] if kept and len(replies) > kept else []
-        if tail == self._messages[1:] and tail:
+        tail = self._messages[replies[-kept:][0] :] if kept and replies else []
+        if tail and len(tail) == len(self._messages) - 1:
             return
-        self._messages = []
-        self._hear(self.history(), {"history": True, "kept": len(tail)})
+        self._messages, self._last = [], None
+        told = filter(None, (self.history(), self.prompts.drafts(self.executor.drafts)))
+        self._hear("\n\n".join(told), {"history": True, "kept": len(tail)})
         self._messages += tail
+
+
+def context_limit(facts: ModelFacts) -> int:
+    """How many tokens a prompt may have before a history takes its place."""
+    usual = CACHED_CONTEXT if facts.caches else UNCACHED_CONTEXT
+    return min(usual, int(SHARE_OF_WINDOW * facts.max_input_tokens)) if facts.max_input_tokens else usual
+
+
+def reply_limit(facts: ModelFacts, effort: Effort) -> int:
+    """How many tokens a reply may have, its thinking included; no more than usual where the API does not tell what the
+    model can do."""
+    return min(facts.max_output_tokens or _USUAL_REPLY, _REPLY_LIMITS.get(effort, _USUAL_REPLY))
 
 
 def _trouble(reply: Reply) -> Trouble:
@@ -595,18 +706,19 @@ def _characters(message: Message) -> int:
 class _Rules:
     """How a strategy holds conversations. `opening`: the first words of the conversation of that key; `alone`: one at a
     time, each told the history of the whole run when it has become too long, where others are told their opening again;
-    `share`: of attempts; `most_fruitless`: conversations in a row that end without an attempt."""
+    `rounds`: replies with verdicts that it may have; `most_fruitless`: conversations in a row without an attempt."""
 
     opening: Callable[[str], str]
     alone: bool = False
-    share: int | None = None
+    rounds: int | None = None
     most_fruitless: int = 3
 
 
 @dataclass
 class LlmAuthor:
     """One run of a model. `finished_keys`: conversations of earlier processes, whose keys are taken; `start`: the
-    attempt that the conversations begin at, once it is made."""
+    attempt that the conversations begin at, once it is made; `left_s`, `is_over`, `left_usd`:
+    of the run."""
 
     tracker: AttemptTracker
     model: LanguageModel
@@ -618,6 +730,9 @@ class LlmAuthor:
     max_tokens: int = 32_000
     finished_keys: int = 0
     start: Callable[[], Attempt | None] = lambda: None
+    left_s: Callable[[], float] = lambda: math.inf
+    is_over: Callable[[], bool] = lambda: False
+    left_usd: Callable[[], float] = lambda: math.inf
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -641,12 +756,15 @@ class LlmAuthor:
             self.tracker,
             key,
             self.model,
-            ToolExecutor(self.tracker, key, gpu_for_arch(self.arch), self._rules.share),
+            ToolExecutor(self.tracker, key, gpu_for_arch(self.arch), self._rules.rounds),
             self.prompts,
             opening,
             self.prompts.history if self._rules.alone else lambda: opening,
             self.context_tokens,
             self.max_tokens,
+            self.left_s,
+            self.is_over,
+            self.left_usd,
         )
         self._held += 1
         return self._counted(conversation)
@@ -660,11 +778,12 @@ class LlmAuthor:
                 self._held -= 1
                 self._fruitless = 0 if conversation.executor.made else self._fruitless + 1
                 self._given_up |= self._fruitless >= self._rules.most_fruitless
+                self._given_up |= self._rules.alone and conversation.is_done
 
-    def begin_at(self) -> str:
+    def begin_at(self, rounds: int | None = None) -> str:
         """The first words of a conversation that knows of nothing but the start."""
         start = self.start()
-        return self.prompts.opening((start,) if start else ())
+        return self.prompts.opening((start,) if start else (), rounds)
 
 
 def _refine(author: LlmAuthor) -> _Rules:
@@ -679,7 +798,7 @@ def _refine(author: LlmAuthor) -> _Rules:
 
 
 def _best_of(author: LlmAuthor) -> _Rules:
-    return _Rules(lambda _: author.begin_at(), share=BEST_OF_SHARE)
+    return _Rules(lambda _: author.begin_at(BEST_OF_ROUNDS), rounds=BEST_OF_ROUNDS)
 
 
 def _evolve(author: LlmAuthor) -> _Rules:
@@ -689,9 +808,11 @@ def _evolve(author: LlmAuthor) -> _Rules:
     def opening(key: str) -> str:
         island = home[key] = next(turns) % ISLANDS
         parents = choose(_islands(author.tracker.attempts, home), island, random)
-        return author.prompts.crossover(*parents) if len(parents) == 2 else author.prompts.opening(parents)
+        if len(parents) == 2:
+            return author.prompts.crossover(*parents, EVOLVE_ROUNDS)
+        return author.prompts.opening(parents, EVOLVE_ROUNDS)
 
-    return _Rules(opening, share=EVOLVE_SHARE)
+    return _Rules(opening, rounds=EVOLVE_ROUNDS)
 
 
 _STRATEGIES: dict[Strategy, Callable[[LlmAuthor], _Rules]] = {
@@ -712,8 +833,9 @@ def _islands(attempts: list[Attempt], home: dict[str, int]) -> list[list[Attempt
 
 
 def choose(islands: Sequence[Sequence[Attempt]], island: int, random: Random) -> tuple[Attempt, ...]:
-    """Where the next conversation of an island begins: nowhere, at one attempt, or at two that it shall join."""
-    here = residents(islands[island])
+    """Where the next conversation of an island begins: at one attempt, or at two that it shall join; nowhere only while
+    no island has any: an empty one is settled from the others."""
+    here = residents(islands[island]) or residents([a for others in islands for a in others])
     if not here:
         return ()
     first = _tournament(here, random)

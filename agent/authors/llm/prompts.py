@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from math import prod
+from math import exp, log, prod
+from statistics import median
 from typing import Literal, TypeGuard
 
 from kerneltune.agent.attempt import Attempt, best
 from kerneltune.agent.events import Reflected
-from kerneltune.agent.tracker import AttemptTracker
+from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.prompts import render, render_text
 from kerneltune.tools.languages.base import language_in, prompt_of
 from kerneltune.tools.receipt import HIDDEN, author_view
@@ -35,6 +36,7 @@ MOST_PARAMETERS = 12  # of one case
 MOST_OF_A_TREE = 300  # characters
 MOST_OF_A_DETAIL = 1000  # characters of a failure that is told in full
 MOST_KERNELS = 4  # of one attempt
+_MOST_PLACE, _MOST_REASON = 36, 80  # characters of a failure in a row of a history
 PRECISIONS = {
     "float64": "float64: all arithmetic in float64",
     "float32": "float32: products and sums with 24-bit mantissas; plain TF32 or 16-bit operands fail, three TF32 "
@@ -44,7 +46,7 @@ PRECISIONS = {
     "float16": "float16: operands may be float16 (11 bits), sums are float32",
     "bfloat16": "bfloat16: operands may be bfloat16 (8 bits), sums are float32",
 }
-MOST_BEST, MOST_NEWEST, MOST_SCORES = 5, 12, 8  # rows of a history
+MOST_BEST, MOST_NEWEST, MOST_SCORES = 5, 12, 48  # rows of a history
 
 
 class RunPrompts:
@@ -77,18 +79,24 @@ class RunPrompts:
             light=light_values(tracker.task, hardware) if hardware and gpu else None,
         )
 
-    def opening(self, seeds: tuple[Attempt, ...] = ()) -> str:
-        """The first words of a conversation; `seeds` are attempts to start from."""
-        return render("opening.j2", timed=self._timed, seeds=[self._whole(a) for a in seeds])
+    def opening(self, seeds: tuple[Attempt, ...] = (), rounds: int | None = None) -> str:
+        """The first words of a conversation; `seeds` are attempts to start from, `rounds` how many replies with
+        verdicts it may have."""
+        return render("opening.j2", timed=self._timed, seeds=[self._whole(a) for a in seeds], rounds=rounds)
 
     def history(self) -> str:
         """What has been tried in this run so far, and what came of it. Bounded, but for the best source."""
         attempts = list(self._tracker.attempts)
         return render("history.j2", timed=self._timed, **history_values(self._tracker.task, attempts, self._outcomes()))
 
-    def crossover(self, first: Attempt, second: Attempt) -> str:
+    def drafts(self, drafts: Sequence[Attempt]) -> str:
+        """What a history adds for attempts that have no verdict yet; "" without any."""
+        return render("drafts.j2", drafts=drafts).strip()
+
+    def crossover(self, first: Attempt, second: Attempt, rounds: int | None = None) -> str:
         """The first words of a conversation that shall join two attempts."""
-        return render("crossover.j2", timed=self._timed, first=self._whole(first), second=self._whole(second))
+        ours = {"first": self._whole(first), "second": self._whole(second)}
+        return render("crossover.j2", timed=self._timed, rounds=rounds, **ours)
 
     def nudge(self, trouble: Trouble) -> str:
         """The answer to a reply that called no tool."""
@@ -196,7 +204,7 @@ def attempt_values(spec: TaskSpec, made: Attempt, numbers: Mapping[str, int]) ->
         "tried": made.rationale,
         "source": made.source,
         "result": result_words(made, verdict),
-        "detail": "" if verdict.accepted else verdict.detail[:MOST_OF_A_DETAIL],
+        "detail": "" if verdict.accepted else both_ends(verdict.detail, MOST_OF_A_DETAIL),
         "failed": "" if verdict.accepted else _failed(verdict),
         "sol_percent": f"{100 * verdict.sol_fraction:.0f}" if verdict.sol_fraction is not None else "",
         "coverage_percent": f"{100 * verdict.coverage:.0f}" if verdict.coverage is not None else "",
@@ -283,31 +291,40 @@ def _row(task: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values:
         "status": verdict.status.value,
         "result": result_words(made, verdict),
         "tried": made.rationale,
-        "why": "" if verdict.accepted else verdict.detail,
+        "why": "" if verdict.accepted else _gist(verdict.detail),
     }
+
+
+def both_ends(text: str, most: int) -> str:
+    """A text of at most so many characters: a compiler's message begins with a place and ends with what is wrong."""
+    if len(text) <= most:
+        return text
+    head = most // 3
+    return f"{text[:head].rstrip()}\n…\n{text[head - most + 3 :].lstrip()}"
+
+
+def _gist(detail: str) -> str:
+    """A failure in a line: of several lines, the place that the first names and what the last says is wrong."""
+    lines = [line.strip() for line in detail.splitlines() if line.strip()]
+    if len(lines) < 2 or len(detail) <= _MOST_PLACE + _MOST_REASON:
+        return " ".join(lines)
+    return f"{lines[0][:_MOST_PLACE]} … {lines[-1][-_MOST_REASON:]}"
 
 
 def _scores(numbers: Mapping[str, int], outcomes: Sequence[Reflected]) -> Values:
-    """The latest word on each attempt; how many of those that could be scored held."""
+    """What was claimed of each attempt, and how such claims came out."""
     latest = {r.attempt_id: r for r in outcomes if r.attempt_id in numbers}
-    held, refuted = (sum(r.outcome == o for r in latest.values()) for o in ("confirmed", "refuted"))
     newest = sorted(latest.values(), key=lambda r: numbers[r.attempt_id])[-MOST_SCORES:]
-    return {
-        "scores": [_score(numbers, r) for r in newest],
-        "held": held,
-        "scored": held + refuted,
-        "hit_rate": f"{100 * held / (held + refuted):.0f}" if held + refuted else "",
-    }
+    return {"scores": [_score(numbers, r) for r in newest], **calibration(list(latest.values()))}
 
 
 def _score(numbers: Mapping[str, int], reflected: Reflected) -> Values:
-    ratio = reflected.evidence.get("time_ratio_to_parent")
     return {
         "number": numbers[reflected.attempt_id],
         "hypothesis": reflected.hypothesis,
         "prediction": reflected.prediction,
         "predicted": _times(reflected.evidence.get("predicted_speedup")),
-        "measured": _times(1 / ratio if _positive(ratio) else None),
+        "measured": _times(reflected.evidence.get("measured_speedup")),
         "outcome": reflected.outcome,
     }
 
@@ -331,7 +348,7 @@ _MOST_REPORTS = 6
 _MOST_DETAIL = 2_000  # characters of a compiler's message
 
 
-def format_update(draft: Attempt, task: TaskSpec, twin: int | None, notes: Sequence[str]) -> str:
+def format_update(draft: Attempt, task: TaskSpec, twin: int | None, notes: Sequence[str], *, timed: bool = True) -> str:
     """Of an `update` that made an attempt. `twin`: the number of an earlier one that compiles to the same plan."""
     update = draft.update
     assert update is not None
@@ -342,13 +359,14 @@ def format_update(draft: Attempt, task: TaskSpec, twin: int | None, notes: Seque
         number=draft.number,
         same_as=None,
         failure=failure.status.value if failure else "",
-        detail=failure.detail[:_MOST_DETAIL] if failure else "",
+        detail=both_ends(failure.detail, _MOST_DETAIL) if failure else "",
         excerpt=_excerpt(draft.source, update, task, failure) if failure else [],
         kernels=[facts_in_words(facts) for facts in facts_of(update, plan)],
         library_ops=plan.library_ops if plan else (),
         traffic_bytes=update.traffic_bytes,
         minimum_bytes=task.main.bytes_moved,
         variants=len(update.plans.get(update.main_case, ())),
+        timed=timed,
         twin=twin,
         notes=(*notes, *update.notes),
     )
@@ -367,7 +385,7 @@ def format_bench(attempt: Attempt, tracker: AttemptTracker, outcome: Reflected |
         number=attempt.number,
         verdict=verdict,
         status=verdict.status.value,
-        detail=verdict.detail[:_MOST_DETAIL],
+        detail=_gist(verdict.detail) if attempt.tool == "update" else both_ends(verdict.detail, _MOST_DETAIL),
         best=leader.number if leader else None,
         comparisons=sorted(verdict.comparisons, key=lambda c: c.baseline_us),
         worst=max(verdict.cases, key=lambda c: c.error_ratio, default=None),
@@ -413,9 +431,19 @@ def format_reflect(
         diff=_diff(attempt.source, other.source) if other else "",
         instructions=changes(sass.kernels, compiled.best_sass) if both else "",
         history=[_prediction(p) for p in predictions[-_MOST_HYPOTHESES:]],
-        confirmed=sum(p.outcome == "confirmed" for p in predictions),
-        decided=sum(p.outcome != "open" for p in predictions),
+        **calibration(predictions),
     )
+
+
+def calibration(predictions: Sequence[Reflected]) -> Values:
+    """How predictions came out. `off`: the median factor between predicted and measured speed-ups; "" without any."""
+    pairs = [(p.evidence.get("predicted_speedup"), p.evidence.get("measured_speedup")) for p in predictions]
+    errors = [abs(log(said / came)) for said, came in pairs if _positive(said) and _positive(came)]
+    return {
+        "held": sum(p.outcome == "confirmed" for p in predictions),
+        "scored": sum(map(is_scored, predictions)),
+        "off": f"{exp(median(errors)):.2f}" if errors else "",
+    }
 
 
 def _prediction(of: Reflected) -> str:

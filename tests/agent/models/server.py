@@ -182,6 +182,8 @@ class LlmServer:
 
     def _send_events(self, http: BaseHTTPRequestHandler, events: list[bytes], fault: Fault | None) -> None:
         kind, half = fault.kind if fault else "", len(events) // 2
+        if fault is not None and kind in ("comments", "flood", "line"):
+            self._send_endlessly(http, events, fault)
         for i, event in enumerate(events):
             if i == half and kind == "reset":
                 time.sleep(0.05)  # what was sent should be read: a reset throws it away
@@ -204,6 +206,16 @@ class LlmServer:
             http.wfile.flush()
             self.streaming.set()
             if fault is not None and (kind == "drip" or (i == half and kind == "stall")):
+                self._pause(http, fault.pause_s)
+
+    def _send_endlessly(self, http: BaseHTTPRequestHandler, events: list[bytes], fault: Fault) -> None:
+        http.wfile.write(b"".join(events[:half]) if (half := len(events) // 2) else b"")
+        again = {"comments": b": still there\n\n", "line": b"x" * 65536, "flood": events[half] * 100}[fault.kind]
+        http.wfile.write(b"data: " if fault.kind == "line" else b"")
+        while not self._stop.is_set():
+            http.wfile.write(again)
+            http.wfile.flush()
+            if fault.kind == "comments":
                 self._pause(http, fault.pause_s)
 
     def _pause(self, http: BaseHTTPRequestHandler, pause_s: float) -> None:

@@ -15,11 +15,15 @@ FaultKind = Literal[
     "ended",  # the stream ends between two events, without its last ones
     "stall",  # silence in mid-stream
     "drip",  # every event after a pause
+    "comments",  # comments, each after a pause, and nothing else
+    "flood",  # an event again and again
+    "line",  # an event without an end
     "max_tokens",  # the reply ends in the middle of its last call
     "thought",  # the reply ends in the middle of its thinking
     "empty",  # a reply of nothing
     "refusal",
     "unknown_tool",
+    "same_ids",  # all calls have one id
     "bad_json",  # arguments that are not JSON
     "nan",  # arguments that only Python takes for JSON
     "bad_usage",  # counts of tokens that cannot be
@@ -43,7 +47,7 @@ class Fault:
     @property
     def keeps_story(self) -> bool:
         """Is the story's line still to come? It is unless the line was told."""
-        return self.kind not in ("stall", "drip", "bad_usage")
+        return self.kind not in ("stall", "drip", "bad_usage", "same_ids")
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,11 @@ class Said:
     stop: str = ""
     detail: str = ""
     number: int = 0  # makes ids that differ
+    same_ids: bool = False
 
     def call_id(self, index: int) -> str:
         """The id of a call; the same story has the same ids."""
-        return f"call_{self.number}x{index}"
+        return "call_1" if self.same_ids else f"call_{self.number}x{index}"
 
     @property
     def output_tokens(self) -> int:
@@ -86,6 +91,8 @@ def spoilt(told: Said, fault: Fault | None) -> Said:
     if fault.kind == "refusal":
         return Said(text="I cannot", stop="refusal", detail="frontier_llm", number=told.number)
     name, text = told.calls[-1] if told.calls else ("bench", '{"attempt": 1}')
+    if fault.kind == "same_ids":
+        return replace(told, same_ids=True)
     if fault.kind == "unknown_tool":
         return replace(told, calls=(("compile_and_run", text),))
     if fault.kind == "bad_json":
@@ -130,9 +137,9 @@ class Cache:
 
     seen: dict[str, int] = field(default_factory=dict)
 
-    def count(self, segments: list[str], marks: dict[int, bool] | None = None) -> Counted:
+    def count(self, segments: list[str], marks: dict[int, bool] | None = None, look_back: int = 10**6) -> Counted:
         """Count a prompt given in segments. marks: after which segments a prefix is kept, and whether for an hour;
-        None: after each."""
+        None: after each. look_back: how many segments before a mark a kept prefix is looked for."""
         kept = {i: False for i in range(len(segments))} if marks is None else marks
         cached, tokens, digest = 0, 0, hashlib.sha256()
         bounds: list[tuple[str, int]] = []
@@ -140,7 +147,8 @@ class Cache:
             digest.update(segment.encode() + b"\0")
             tokens += len(segment) // 4
             bounds.append((digest.hexdigest(), tokens))
-            if digest.hexdigest() in self.seen:
+            near = any(mark - look_back <= len(bounds) - 1 <= mark for mark in kept)
+            if near and digest.hexdigest() in self.seen:
                 cached = tokens
         written = max((bounds[i][1] for i in kept), default=0)
         hourly = max((bounds[i][1] for i, hour in kept.items() if hour), default=0)

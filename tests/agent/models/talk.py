@@ -1,10 +1,12 @@
 """A conversation as an optimisation has it: tools, a story, and somebody who answers every call."""
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 from kerneltune.agent.models.providers import open_model
 from kerneltune.agent.models.types import (
+    Clock,
     Delta,
     LanguageModel,
     Message,
@@ -74,17 +76,30 @@ STORY: list[dict[str, Json]] = [
 NAMES = {"anthropic": "anthropic:claude-opus-5-5", "openai": "openai:gpt-6.1-sol", "chat": "chat:"}
 
 
+class JumpingClock(Clock):
+    """Goes on by the seconds of each wait, at once."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+
+    def now_s(self) -> float:
+        return self.waited_s
+
+    def wait(self, over: threading.Event, seconds: float) -> None:
+        self.waited_s += seconds
+
+
 def model_of(
-    server: LlmServer, name: str | None = None, *, timeout_s: float = 5.0, max_retries: int = 4
+    server: LlmServer, name: str | None = None, *, timeout_s: float = 5.0, clock: Clock | None = None, **more: float
 ) -> LanguageModel:
-    """The model that speaks to `server`, in a hurry."""
+    """The model that speaks to `server`, and does not wait in between. `more`: of `ModelOptions`."""
     return open_model(
         name or NAMES[server.format],
         keys={server.format: server.key},
         base_url=server.url,
         timeout_s=timeout_s,
-        max_retries=max_retries,
-        backoff_s=0.01,
+        clock=clock or JumpingClock(),
+        **more,
     )
 
 

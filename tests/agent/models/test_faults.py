@@ -1,16 +1,21 @@
 """What goes wrong on the wire, and what each trouble comes to."""
 
+import email.utils
 import json
 import threading
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from kerneltune.agent.models.types import (
+    Clock,
     ContextOverflow,
     Delta,
     KeyRejected,
     LlmError,
+    NoLongerWanted,
     NoSuchModel,
     OutOfCredit,
     Reply,
@@ -20,22 +25,22 @@ from kerneltune.agent.models.types import (
 )
 from kerneltune.tools.schema.codec import Json
 from tests.agent.models.server import Format, LlmServer
-from tests.agent.models.story import Fault
-from tests.agent.models.talk import KERNEL, STORY, converse, model_of, plain, request, update
+from tests.agent.models.story import Fault, FaultKind
+from tests.agent.models.talk import KERNEL, STORY, JumpingClock, converse, model_of, plain, request, update
 
 FORMATS: tuple[Format, ...] = ("anthropic", "openai", "chat")
 every_format = pytest.mark.parametrize("format", FORMATS)
 
 
-def ask(server: LlmServer, heard: list[Delta] | None = None, *, timeout_s: float = 5.0, max_retries: int = 4) -> Reply:
-    model = model_of(server, timeout_s=timeout_s, max_retries=max_retries)
+def ask(server: LlmServer, heard: list[Delta] | None = None, *, timeout_s: float = 5.0, **more: Any) -> Reply:
+    model = model_of(server, timeout_s=timeout_s, **more)
     return model.ask(request((User("Make softmax fast."),)), heard.append if heard is not None else lambda _: None)
 
 
-def error_of(format: Format, fault: Fault, *, max_retries: int = 4) -> LlmError:
+def error_of(format: Format, fault: Fault, **more: Any) -> LlmError:
     """What a fault that does not pass comes to, checked for manners."""
     with LlmServer(STORY, format, faults=lambda _: fault) as server, pytest.raises(LlmError) as caught:
-        ask(server, max_retries=max_retries)
+        ask(server, **more)
     message = str(caught.value)
     assert message.startswith(format)
     assert message.count("\n") <= 1
@@ -67,11 +72,69 @@ def test_a_passing_status_is_tried_again(format: Format, status: int) -> None:
 
 
 @every_format
-def test_a_retry_after_is_waited_for(format: Format) -> None:
-    with LlmServer(STORY, format, faults={0: Fault("status", 429, retry_after="0.4")}) as server:
-        began = time.monotonic()
-        assert ask(server).text == "A first try."
-        assert time.monotonic() - began >= 0.4
+@pytest.mark.parametrize(
+    ("retry_after", "waited_s"),
+    [("0.4", 0.4), ("300", 300.0), ("date", 30.0), ("Fri, 01 Jan 1999 00:00:00 GMT", 0.5), ("soon", 0.5)],
+)
+def test_a_retry_after_is_waited_for(format: Format, retry_after: str, waited_s: float) -> None:
+    clock = JumpingClock()
+    if retry_after == "date":
+        retry_after = email.utils.formatdate(time.time() + 30, usegmt=True)
+    with LlmServer(STORY, format, faults={0: Fault("status", 429, retry_after=retry_after)}) as server:
+        assert ask(server, clock=clock).text == "A first try."
+    assert clock.waited_s == pytest.approx(waited_s, rel=0.25 if waited_s == 0.5 else 0.05)
+
+
+@every_format
+@pytest.mark.parametrize(("status", "outage_s"), [(529, 25), (500, 120), (503, 600)])
+def test_a_provider_that_is_out_of_order_for_minutes_costs_only_the_wait(
+    format: Format, status: int, outage_s: float
+) -> None:
+    clock, told = JumpingClock(), list[tuple[float, str]]()
+    faults = lambda _: Fault("status", status) if clock.waited_s < outage_s else None  # noqa: E731
+    with LlmServer(STORY, format, faults=faults) as server:
+        asked = replace(request((User("Hi."),)), told=lambda wait_s, why: told.append((wait_s, why)))
+        assert model_of(server, clock=clock).ask(asked).text == "A first try."
+    assert outage_s <= clock.waited_s < outage_s + 61
+    assert sum(wait_s for wait_s, _ in told) == pytest.approx(clock.waited_s)
+    assert max(wait_s for wait_s, _ in told) <= 60
+    assert all(why.startswith(f"{format}: ") and f"HTTP {status}" in why for _, why in told)
+
+
+@every_format
+def test_a_run_that_has_no_time_left_waits_for_no_provider(format: Format) -> None:
+    clock = JumpingClock()
+    with LlmServer(STORY, format, faults=lambda _: Fault("status", 529)) as server:
+        asked = replace(request((User("Hi."),)), is_over=lambda: clock.waited_s >= 100)
+        with pytest.raises(NoLongerWanted):
+            model_of(server, clock=clock).ask(asked)
+    assert 100 <= clock.waited_s <= 101
+
+
+@every_format
+@pytest.mark.parametrize("kind", ["drip", "comments"])
+def test_a_reply_that_drips_is_left_when_its_time_is_over(format: Format, kind: FaultKind) -> None:
+    drips = Fault(kind, pause_s=0.05)
+    with LlmServer(STORY * 50, format, faults=lambda _: drips) as server:
+        until = time.monotonic() + 0.6
+        asked = replace(request((User("Hi."),)), left_s=lambda: until - time.monotonic())
+        with pytest.raises(NoLongerWanted):
+            model_of(server).ask(asked)
+        assert time.monotonic() < until + 5
+        assert server.hung_up.wait(2)
+        with pytest.raises(Unavailable, match="had not ended after 0 s"):
+            model_of(server, clock=Clock(), reply_s=0.2, retry_s=0).ask(request((User("Hi."),)))
+
+
+@pytest.mark.parametrize(("format", "kind"), [*((format, "line") for format in FORMATS), ("chat", "flood")])
+def test_a_reply_without_an_end_is_left_when_it_is_longer_than_its_limit_can_be(
+    format: Format, kind: FaultKind
+) -> None:
+    with (
+        LlmServer(STORY, format, faults=lambda _: Fault(kind)) as server,
+        pytest.raises(Unavailable, match="longer than 4 MiB"),
+    ):
+        model_of(server, retry_s=0).ask(request((User("Hi."),), max_tokens=100))
 
 
 @every_format
@@ -85,9 +148,9 @@ def test_a_long_retry_after_is_the_caller_s_to_wait_for(format: Format) -> None:
 @every_format
 def test_what_does_not_pass_becomes_unavailable(format: Format) -> None:
     for fault in (Fault("status", 529), Fault("reset"), Fault("error_event")):
-        error = error_of(format, fault, max_retries=2)
+        error = error_of(format, fault, retry_s=3.0)
         assert isinstance(error, Unavailable)
-        assert "3 tries" in str(error)
+        assert "4 tries in 3 s" in str(error)
 
 
 @every_format
@@ -240,6 +303,16 @@ def test_calls_that_make_no_sense_reach_the_caller_and_the_run_goes_on(format: F
     assert odd.calls[0].name == name
     assert bool(odd.calls[0].problem) == (kind == "bad_json")
     assert after.text == "A first try."
+
+
+@every_format
+def test_calls_that_all_have_one_id_get_ids_of_their_own(format: Format) -> None:
+    with LlmServer(STORY, format, faults=lambda _: Fault("same_ids")) as server:
+        replies = converse(model_of(server), 4)
+        assert server.refused == []
+    ids = [call.call_id for reply in replies for call in reply.calls]
+    assert len(ids) == len(set(ids)) == 4
+    assert replies[-1].text == "Done."
 
 
 HALVES: list[dict[str, Json]] = [

@@ -136,6 +136,23 @@ def test_every_format_counts_cached_tokens_as_part_of_the_input(format: Format) 
         assert after.usage.input_tokens > before.usage.input_tokens
 
 
+def test_a_reply_of_many_calls_leaves_the_prompt_before_it_in_reach_of_the_cache() -> None:
+    story: list[dict[str, Json]] = [*[{"calls": [bench(n) for n in range(1, 13)]}] * 3, {"text": "Done."}]
+    with LlmServer(story, "anthropic") as server:
+        replies = converse(model_of(server), 4)
+        assert server.refused == []
+    for before, after in itertools.pairwise(reply.usage for reply in replies):
+        assert before is not None
+        assert after is not None
+        assert after.cached_tokens == before.input_tokens
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_only_a_provider_is_known_to_cache_prompts(format: Format) -> None:
+    with LlmServer([], format) as server:
+        assert model_of(server).facts().caches is (format != "chat")
+
+
 @pytest.mark.filterwarnings("ignore:The model 'claude-sonnet-4-5' is deprecated")  # the SDK's; facts() says so
 def test_effort_and_thinking_are_asked_for_as_the_capabilities_say() -> None:
     with LlmServer(STORY, "anthropic") as server:

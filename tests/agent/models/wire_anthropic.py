@@ -64,6 +64,8 @@ class Messages:
         self._check_cache(body)
         messages = body["messages"]
         require(messages and messages[-1]["role"] == "user", "the conversation must end with a user message")
+        ids = [b["id"] for message in messages for b in message["content"] if b["type"] == "tool_use"]
+        require(len(ids) == len(set(ids)), "messages: `tool_use` ids must be unique")
         for i, message in enumerate(messages):
             self._check_message(message, messages[i + 1] if i + 1 < len(messages) else None)
 
@@ -95,10 +97,15 @@ class Messages:
     def count(self, body: dict[str, Json]) -> Counted:
         """The tokens of a prompt: tools and system are one segment, each message another."""
         segments = [str(encode([body.get("tools"), body.get("system")]))]
-        segments += [str(encode(message)) for message in body["messages"]]
         hour = any("cache_control" in place for place in [*body.get("tools", []), *body.get("system", [])])
-        marks = ({0: True} if hour else {}) | ({len(segments) - 1: False} if "cache_control" in body else {})
-        return self.cache.count(segments, marks)
+        marks = {0: True} if hour else {}
+        for block in (block for message in body["messages"] for block in message["content"]):
+            segments.append(str(encode({k: v for k, v in block.items() if k != "cache_control"})))
+            if "cache_control" in block:
+                marks[len(segments) - 1] = False
+        if "cache_control" in body:
+            marks[len(segments) - 1] = False
+        return self.cache.count(segments, marks, look_back=20)
 
     def tell(self, said: Said, counted: Counted, body: dict[str, Json]) -> Iterator[bytes]:
         """The events of a reply."""
@@ -131,7 +138,7 @@ class Messages:
         for i, (name, text) in enumerate(said.calls):
             call: dict[str, Json] = {"type": "tool_use", "id": f"toolu_{said.call_id(i)}", "name": name, "input": {}}
             content.append(call)
-            self.issued[call["id"]] = content
+            self.issued.setdefault(call["id"], content)
             deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ["", *pieces(text)]]
             yield from self._block(len(content) - 1, call, deltas)
         stop = _STOPS.get(said.stop, said.stop)

@@ -42,6 +42,7 @@ class Responses:
         for kind in CALLS:
             calls = [item["call_id"] for item in items if item.get("type") == kind]
             outputs = [item["call_id"] for item in items if item.get("type") == _output(kind)]
+            require(len(calls) == len(set(calls)), f"Duplicate item found with call_id {calls}")
             require(sorted(calls) == sorted(outputs), f"No tool output found for {kind}: {calls} {outputs}")
         for i, item in enumerate(items):
             self._check_item(items, i, item)
@@ -120,11 +121,11 @@ class Responses:
         free = any(tool["type"] == "custom" and tool["name"] == f"{name}_source" for tool in body.get("tools", []))
         if free and (plain := _plain(text)) is not None:
             return (
-                {"id": f"ctc_{said.call_id(i)}", "type": "custom_tool_call", "name": f"{name}_source"}
+                {"id": f"ctc_{said.number}x{i}", "type": "custom_tool_call", "name": f"{name}_source"}
                 | call_id
                 | {"input": plain}
             )
-        function = {"id": f"fc_{said.call_id(i)}", "type": "function_call", "name": name, "status": status}
+        function = {"id": f"fc_{said.number}x{i}", "type": "function_call", "name": name, "status": status}
         return function | call_id | {"arguments": text}
 
     def error_event(self, kind: str, message: str) -> bytes:

@@ -67,6 +67,7 @@ class NoteExecutor:
     answer: str = "ok"
     is_error: bool = False
     is_full: bool = False
+    drafts: tuple[Attempt, ...] = ()
 
     def run(self, calls: Sequence[ToolCall], turn: int) -> Generator[Any, Any, tuple[ToolResult, ...]]:
         self.done += [(c.name, turn) for c in calls]
@@ -93,13 +94,16 @@ class PlainPrompts(RunPrompts):
     def __init__(self) -> None:
         self.system = "system"
 
-    def opening(self, seeds: tuple[Attempt, ...] = ()) -> str:
+    def opening(self, seeds: tuple[Attempt, ...] = (), rounds: int | None = None) -> str:
         return "opening " + " ".join(f"#{a.number}" for a in seeds)
 
     def history(self) -> str:
         return "history"
 
-    def crossover(self, first: Attempt, second: Attempt) -> str:
+    def drafts(self, drafts: Sequence[Attempt]) -> str:
+        return " ".join(f"draft #{a.number}" for a in drafts)
+
+    def crossover(self, first: Attempt, second: Attempt, rounds: int | None = None) -> str:
         return f"join #{first.number} #{second.number}"
 
     def nudge(self, trouble: Trouble) -> str:

@@ -107,7 +107,10 @@ REJECTED = Verdict(Status.REJECTED, "line 12: forward reads a tensor's value on 
 
 def reflected(number: int, outcome: str, predicted: float | None, ratio: float | None, words: str = "") -> Reflected:
     """What was thought of an attempt, and what came of it."""
-    facts = {"predicted_speedup": predicted, "time_ratio_to_parent": ratio}
+    facts = {
+        "predicted_speedup": predicted,
+        "measured_speedup": 1 / ratio if isinstance(ratio, float) and ratio else ratio,
+    }
     hypothesis = words or f"the loads of #{number} wait for each other"
     return Reflected("r", f"r/{number}", hypothesis, words or "two loads in flight are faster", facts, outcome)  # type: ignore[arg-type]
 

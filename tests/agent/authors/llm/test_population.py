@@ -21,6 +21,13 @@ def test_an_island_without_a_right_kernel_begins_anew() -> None:
     assert choose([[attempt(1, None)], []], 0, Random(0)) == ()
 
 
+def test_an_empty_island_is_settled_from_the_others() -> None:
+    islands = [[attempt(1, None)], [attempt(2, 5.0)], [attempt(3, 4.0)]]
+    chosen = [choose(islands, 0, Random(seed)) for seed in range(50)]
+    assert all(chosen)
+    assert {a.number for parents in chosen for a in parents} == {2, 3}
+
+
 def test_only_the_fastest_right_kernels_of_an_island_are_bred_from() -> None:
     island = [attempt(n, float(100 - n)) for n in range(20)] + [attempt(30, None)]
     kept = residents(island)

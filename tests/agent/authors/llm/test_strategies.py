@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.attempt import Limits, LlmTurn
-from kerneltune.agent.authors.llm.author import BEST_OF_SHARE, LlmAuthor
+from kerneltune.agent.authors.llm.author import BEST_OF_ROUNDS, EVOLVE_ROUNDS, LlmAuthor, designs_of
+from kerneltune.agent.authors.llm.prompts import RunPrompts
 from kerneltune.agent.events import Event, Replied, Said
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.models.types import (
@@ -73,11 +74,19 @@ def test_refine_holds_one_conversation_until_the_limit() -> None:
     assert {e.conversation for e in events if isinstance(e, Replied)} == {"1"}
 
 
-def test_refine_begins_again_with_the_history_when_the_model_says_that_it_is_done() -> None:
+def test_refine_begins_again_with_the_history_when_a_model_falls_silent() -> None:
     update, other = calling(written(5)), calling(written(4))
-    room, events = going(ListModel([update, *[Reply("done", "end")] * 3, other]), max_attempts=2)
+    room, events = going(ListModel([update, *[Reply("", "end")] * 3, other]), max_attempts=2)
     assert optimize(room) == "attempts"
     assert openings(events) == ["opening ", "history"]
+
+
+def test_refine_asks_a_model_that_says_it_is_done_once_more_and_ends() -> None:
+    model = ListModel([calling(written(5)), *[Reply("done", "end")] * 9])
+    room, events = going(model)
+    assert optimize(room) == "author_done"
+    assert len(model.asked) == 3
+    assert openings(events) == ["opening "]
 
 
 def test_refine_gives_up_on_a_model_that_makes_nothing() -> None:
@@ -101,7 +110,7 @@ def test_best_of_begins_every_conversation_with_the_task_alone(width: int) -> No
     assert len(room.tracker.attempts) == 8
     assert set(openings(events)) == {"opening "}
     keys = [a.origin.conversation for a in room.tracker.attempts if isinstance(a.origin, LlmTurn)]
-    assert all(keys.count(key) <= BEST_OF_SHARE for key in keys)
+    assert all(keys.count(key) <= designs_of(BEST_OF_ROUNDS) for key in keys)
 
 
 def test_evolve_begins_conversations_at_attempts_and_joins_some() -> None:
@@ -114,6 +123,45 @@ def test_evolve_begins_conversations_at_attempts_and_joins_some() -> None:
     assert any(text.startswith("join #") for text in begun)
 
 
+@pytest.mark.parametrize(("strategy", "rounds"), [("best-of", BEST_OF_ROUNDS), ("evolve", EVOLVE_ROUNDS)])
+def test_a_short_conversation_sees_verdicts_before_it_ends_and_is_told_how_short_it_is(
+    strategy: Strategy, rounds: int
+) -> None:
+    """A model that sends four designs at once, as the opening of a long conversation asks for, then their benches."""
+    seen: dict[str, int] = {}
+
+    class Eager(ListModel):
+        numbers = itertools.count(1)
+
+        def ask(self, request: ModelRequest, listen: Listen = lambda _: None) -> Reply:
+            last = request.messages[-1]
+            told = last.results if isinstance(last, ToolResults) else ()
+            seen[request.key] = seen.get(request.key, 0) + any("correct" in r.text for r in told)
+            made = [int(m[1]) for m in (re.match(r"#(\d+) compiled", r.text) for r in told) if m]
+            designs = [
+                call("update", f"u{n}", rationale="", source=str(10 + next(self.numbers) / 100)) for n in range(4)
+            ]
+            benches = [call("bench", f"b{n}", attempt=n) for n in made]
+            self.script = [calling(*(benches or designs))]
+            return super().ask(request, listen)
+
+    model = Eager([])
+    room, events = going(model, strategy, max_attempts=40)
+    room.author.prompts = RunPrompts(room.tracker, "sm_90", "NVIDIA H200")  # type: ignore[attr-defined]
+    assert optimize(room) == "attempts"
+    assert len(seen) > 2
+    assert all(count >= 1 for count in list(seen.values())[:-1])
+    made = [a.origin.conversation for a in room.tracker.attempts if isinstance(a.origin, LlmTurn)]
+    assert max(map(made.count, made)) == designs_of(rounds)
+    for opening in openings(events):
+        assert (
+            f"ends after {rounds} replies that verdicts follow, and has room for {designs_of(rounds)} attempts"
+            in opening
+        )
+    refused = [e.text for e in events if isinstance(e, Said) and e.role == "tool" and "may make" in e.text]
+    assert all(f"this conversation may make {designs_of(rounds)} attempts" in text for text in refused)
+
+
 def test_conversations_side_by_side_are_under_way_at_once() -> None:
     meeting, begun = threading.Barrier(3, timeout=10), itertools.count()
 
@@ -123,9 +171,9 @@ def test_conversations_side_by_side_are_under_way_at_once() -> None:
                 meeting.wait()
             return super().ask(request, listen)
 
-    room, _ = going(Meeting([]), "best-of", 3, max_attempts=3 * BEST_OF_SHARE)
+    room, _ = going(Meeting([]), "best-of", 3, max_attempts=3 * BEST_OF_ROUNDS)
     optimize(room)
-    assert len(room.tracker.attempts) == 3 * BEST_OF_SHARE
+    assert len(room.tracker.attempts) == 3 * BEST_OF_ROUNDS
 
 
 def test_a_budget_is_looked_at_before_money_is_spent() -> None:

@@ -41,7 +41,8 @@ class WordUpdater:
         if self.meeting:
             self.meeting.wait()
         if source.startswith("broken"):
-            return Update(failure=Verdict(Status.COMPILE_FAILED, "line 2: no such name", lines=(2,)))
+            detail = "line 2: no such name\n" + "the middle\n" * 20 + "the end of it"
+            return Update(failure=Verdict(Status.COMPILE_FAILED, detail, lines=(2,)))
         return Update(trace_s=float(source.split()[0]))
 
     def sass(self, update: Update, variant: str = "") -> SassReply:
@@ -93,12 +94,12 @@ class Box:
 
 
 def toolbox(
-    most: int = 10, updater: WordUpdater | None = None, width: int = 1, share: int | None = None
+    most: int = 10, updater: WordUpdater | None = None, width: int = 1, rounds: int | None = None
 ) -> tuple[Box, AttemptTracker, list[Event]]:
     log = Log()
     bench = AttemptTracker("r", TASKS, Evaluator(updater or WordUpdater(), WordBench(), "timing"), log)  # type: ignore[arg-type]
     going = Run(bench, OneLine([]), Limits(most), width)
-    return Box(ToolExecutor(bench, "1", gpu_for_arch("sm_90"), share), going), bench, log.events
+    return Box(ToolExecutor(bench, "1", gpu_for_arch("sm_90"), rounds), going), bench, log.events
 
 
 def write(source: str | None, **more: Any) -> ToolCall:
@@ -131,7 +132,10 @@ def test_a_failure_is_judged_at_once_and_shows_the_line_that_it_names() -> None:
     assert told.startswith("#1 compile_failed: line 2: no such name")
     assert ">    2 the second line" in told
     assert bench.attempts[0].status is Status.COMPILE_FAILED
-    assert "compile_failed" in one(box, call("bench", attempt=1)).text
+    again = one(box, call("bench", attempt=1)).text
+    assert again.splitlines()[:2] == ["(benched before)", "#1 compile_failed: line 2: no such name … the end of it"]
+    assert "the middle" in told
+    assert "the middle" not in again
 
 
 def test_edits_change_any_earlier_attempt() -> None:
@@ -148,8 +152,9 @@ def test_edits_change_any_earlier_attempt() -> None:
 
 def test_updates_of_one_reply_run_side_by_side() -> None:
     box, _, _ = toolbox(updater=WordUpdater(threading.Barrier(3, timeout=10)), width=3)
-    results = box.run([write("5"), write("6"), write("7")], 1)
-    assert sorted(r.text[:2] for r in results) == ["#1", "#2", "#3"]
+    results = box.run([write("5"), write("6"), write("7"), call("bench", attempt=2)], 1)
+    assert [r.text[:2] for r in results] == ["#1", "#2", "#3", "#2"]  # in the order of the calls
+    assert "6.00 us" in results[3].text
 
 
 def test_the_same_source_is_no_new_attempt() -> None:
@@ -190,8 +195,9 @@ MISTAKES = [
     (write(None), "either `source`, the whole file, or `edits`"),
     (write(None, edits=[{"search": "a", "replace": "b"}]), "`edits` need a `parent`"),
     (write("7", parent=4), "there is no attempt 4"),
+    (write("7", parent=1, predicted_speedup=0.0), "`predicted_speedup` 0 is no ratio of two times"),
     (write(None, parent=1, edits=[{"search": "zzz", "replace": "b"}]), "`search` is not in the source"),
-    (call("reflect", attempt=1, hypothesis="h", prediction="p", predicted_speedup=None), "not benched yet"),
+    (call("reflect", attempt=1, hypothesis="h"), "not benched yet"),
 ]
 
 
@@ -219,12 +225,23 @@ def test_when_the_budget_is_used_up_an_update_says_so() -> None:
     assert bench.next_number == 3
 
 
-def test_a_conversation_makes_no_more_than_its_share() -> None:
-    box, bench, _ = toolbox(share=2)
-    results = box.run([write("5"), write("6"), write("7")], 1)
-    assert [r.is_error for r in results] == [False, False, True]
+def test_a_conversation_has_its_rounds_which_are_replies_that_verdicts_follow() -> None:
+    box, bench, _ = toolbox(rounds=2)
+    results = box.run([write(str(us)) for us in range(5, 10)], 1)
+    assert [r.is_error for r in results] == [False] * 4 + [True]
+    assert "this conversation may make 4 attempts, and has" in results[4].text
+    assert (box.executor.is_full, bench.next_number) == (False, 5)
+    box.run([call("bench", attempt=1), call("bench", attempt=2)], 2)
+    box.run([call("bench", attempt=1), call("reflect", attempt=1, hypothesis="h")], 3)  # nothing new
+    assert not box.executor.is_full
+    box.run([call("bench", attempt=3)], 4)
     assert box.executor.is_full
-    assert bench.next_number == 3
+
+
+def test_a_failure_to_compile_is_a_verdict_too() -> None:
+    box, _, _ = toolbox(rounds=1)
+    box.run([write("broken")], 1)
+    assert box.executor.is_full
 
 
 @pytest.mark.parametrize("end", [None, KeyError("the provider is gone")])
@@ -243,22 +260,58 @@ def test_what_was_compiled_is_judged_whatever_ends_the_work(end: Exception | Non
     assert [a.number for a in bench.attempts] == [2, 1, 3]
 
 
-def test_a_prediction_is_held_against_the_next_attempt_with_that_parent() -> None:
+CLAIMS = [
+    ("8", 1.25, "confirmed: claim (predicted 1.25x, measured 1.25x)"),
+    ("8", 1.5, "confirmed: claim (predicted 1.50x, measured 1.25x)"),
+    ("8", None, "confirmed: claim (measured 1.25x)"),
+    ("9.99", 1.1, "refuted: claim (predicted 1.10x, measured 1.00x)"),  # no change where one was predicted
+    ("9.5", 1.2, "open: claim (predicted 1.20x, measured 1.05x)"),  # the right direction, and much less
+    ("5", 1.2, "open: claim (predicted 1.20x, measured 2.00x)"),
+    ("10.1", 1.0, "confirmed: claim (predicted 1.00x, measured 0.99x)"),  # nothing more to gain: it came true
+    ("8", 1.0, "refuted: claim (predicted 1.00x, measured 1.25x)"),
+    ("12", 1.2, "refuted: claim (predicted 1.20x, measured 0.83x)"),
+    ("12", 0.8, "confirmed: claim (predicted 0.80x, measured 0.83x)"),
+    ("broken", 1.2, "refuted: claim (predicted 1.20x)"),
+]
+
+
+@pytest.mark.parametrize(("source", "predicted", "told"), CLAIMS)
+def test_a_prediction_is_held_against_its_own_child_by_size_and_direction(
+    source: str, predicted: float | None, told: str
+) -> None:
     box, bench, events = toolbox()
     box.run([write("10"), call("bench", attempt=1)], 1)
-    arguments: dict[str, Any] = {"hypothesis": "two passes", "prediction": "one pass", "predicted_speedup": 1.5}
-    told = one(box, call("reflect", attempt=1, **arguments)).text
+    claim = {"hypothesis": "claim", "predicted_speedup": predicted}
+    other, child = write("3", parent=1), write(source, parent=1, **claim)
+    results = box.run([other, child, call("bench", attempt=2), call("bench", attempt=3)], 2)
+    assert f"#3 {told}" in results[3].text
+    assert "claim" not in results[2].text  # which claimed nothing
+    (said,) = [e for e in events if isinstance(e, Reflected)]
+    assert (said.attempt_id, said.outcome) == ("r/3", told.partition(":")[0])
+    assert bench.predictions == [said]
+
+
+def test_a_repair_that_does_what_was_said_came_true() -> None:
+    box, bench, _ = toolbox()
+    box.run([write("0.5"), call("bench", attempt=1)], 1)  # wrong
+    mend = {"parent": 1, "hypothesis": "the tail is not masked", "predicted_speedup": None}
+    told = box.run([write("0.7", **mend), write("8", **mend), call("bench", attempt=2), call("bench", attempt=3)], 2)
+    assert "#2 refuted: the tail is not masked" in told[2].text
+    assert "#3 confirmed: the tail is not masked" in told[3].text
+    assert [p.outcome for p in bench.predictions] == ["refuted", "confirmed"]
+
+
+def test_a_reflection_says_how_far_predictions_were_off_and_none_of_what_was_never_measured() -> None:
+    box, _, _ = toolbox()
+    box.run([write("10"), call("bench", attempt=1)], 1)
+    told = one(box, call("reflect", attempt=1, hypothesis="two passes")).text
     assert "bound by latency: 0% of the bandwidth" in told
-    box.run([write("8", parent=1)], 2)
-    told = one(box, call("bench", attempt=2)).text
-    assert "#2 confirmed: two passes (predicted 1.50x, measured 1.25x)" in told
-    said = [e for e in events if isinstance(e, Reflected)]
-    assert [(e.attempt_id, e.outcome) for e in said] == [("r/1", "open"), ("r/2", "confirmed")]
-    assert said[1].evidence["measured_speedup"] == 1.25
-    box.run([write("7", parent=1), call("bench", attempt=3)], 3)
-    assert len(bench.predictions) == 1  # only the next one
-    told = one(box, call("reflect", attempt=3, **arguments)).text
-    assert "Predictions so far (1 of 1 came true)" in told
+    assert "Predictions" not in told
+    for number, (source, speedup) in enumerate([("8", 1.5), ("5", 1.2), ("12", 1.2)], 2):
+        claim = {"parent": 1, "hypothesis": "h", "predicted_speedup": speedup}
+        box.run([write(source, **claim), call("bench", attempt=number)], number)
+    told = one(box, call("reflect", attempt=3, hypothesis="h")).text
+    assert "Predictions so far: 1 of 3 came true; speed-ups were off by a factor of 1.44 (median):" in told
 
 
 class KernelUpdater(WordUpdater):
@@ -280,27 +333,37 @@ def test_a_reflection_tells_the_instructions_and_what_the_best_has_otherwise() -
     box, _, _ = toolbox(updater=KernelUpdater())
     box.run([write("8"), write("5"), write("6")], 1)
     box.run([call("bench", attempt=1), call("bench", attempt=2), call("bench", attempt=3)], 1)
-    arguments: dict[str, Any] = {"hypothesis": "h", "prediction": "p", "predicted_speedup": None}
-    told = one(box, call("reflect", attempt=1, **arguments)).text
+    told = one(box, call("reflect", attempt=1, hypothesis="h")).text
     assert (
         "- k: 40 registers, 8 B spilled, 1024 B shared, occupancy 50 %, 4 warps, 3 stages\n  8 instructions: 8 float"
         in told
     )
     assert "From the instruction counts of this attempt to those of the best, #2" in told
     assert "the kernel 8 instructions -> 5 instructions: -3 float" in told
-    told = one(box, call("reflect", attempt=2, **arguments)).text
+    told = one(box, call("reflect", attempt=2, hypothesis="h")).text
     assert "5 instructions: 5 float" in told
     assert "From the instructions" not in told
-    told = one(box, call("reflect", attempt=3, **arguments)).text
+    told = one(box, call("reflect", attempt=3, hypothesis="h")).text
     assert "its instructions are not counted: nvdisasm 1.0 cannot read this cubin" in told
     assert "From the instructions" not in told
+
+
+def test_an_update_says_whose_figures_it_shows_where_there_are_several_configurations() -> None:
+    class Autotuned(KernelUpdater):
+        def update(self, source: str, told: object = None) -> Update:
+            made = super().update(source)
+            return replace(made, plans={"main": made.plans["main"] * 3})
+
+    box, bench, _ = toolbox(updater=Autotuned())
+    assert "`bench` takes the fastest; the figures here are of the first one" in one(box, write("5")).text
+    bench.tools = replace(bench.tools, bench_stage="checking")
+    assert "without a GPU the first one alone is checked and ranked" in one(box, write("6")).text
 
 
 def test_a_bench_and_a_reflection_say_where_the_time_of_several_launches_goes() -> None:
     box, _, _ = toolbox()
     box.run([write("9"), write("8")], 1)
-    arguments: dict[str, Any] = {"hypothesis": "h", "prediction": "p", "predicted_speedup": None}
-    told = [one(box, call("bench", attempt=1)).text, one(box, call("reflect", attempt=1, **arguments)).text]
+    told = [one(box, call("bench", attempt=1)).text, one(box, call("reflect", attempt=1, hypothesis="h")).text]
     assert all("by launch: rows 67 % of the time, 6.0 µs; finish 33 %, 3.0 µs" in text.lower() for text in told)
     assert "launch:" not in one(box, call("bench", attempt=2)).text
 
@@ -308,8 +371,7 @@ def test_a_bench_and_a_reflection_say_where_the_time_of_several_launches_goes() 
 def test_nothing_of_a_held_out_case_is_told() -> None:
     box, _, _ = toolbox()
     box.run([write("0.5")], 1)
-    arguments: dict[str, Any] = {"hypothesis": "h", "prediction": "p", "predicted_speedup": None}
-    results = [one(box, call("bench", attempt=1)), one(box, call("reflect", attempt=1, **arguments))]
+    results = [one(box, call("bench", attempt=1)), one(box, call("reflect", attempt=1, hypothesis="h"))]
     assert "a case with held-out shapes is wrong" in results[0].text
     for result in results:
         assert "131" not in result.text
