@@ -1,15 +1,17 @@
 """What a shell may offer for a word that is being typed. Called at each press of TAB, so nothing heavy is imported."""
 
 import contextlib
+import functools
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kerneltune.agent.export.base import FORMATS
 from kerneltune.agent.models.providers import OFFLINE, PROVIDERS, REPLAY
 from kerneltune.agent.settings import load_settings
+from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,6 +42,16 @@ class Typed(Protocol):
         ...
 
 
+def _plain_only(offers: Callable[..., Offers]) -> Callable[..., Offers]:
+    """Leave out names that a line of a terminal cannot show as they are: they are those of files and of merged runs."""
+
+    @functools.wraps(offers)
+    def plain_ones(*given: Any) -> Offers:
+        yield from ((word, one_line(what)) for word, what in offers(*given) if one_line(word) == word)
+
+    return plain_ones
+
+
 def tasks(context: Typed) -> Offers:
     """Built-in tasks, and Python files."""
     from kerneltune.tools.task.load import builtin_names
@@ -62,6 +74,7 @@ def starts(context: Typed) -> Offers:
     yield from _files(context, (".py", ".ptx"))
 
 
+@_plain_only
 def _files(context: Typed, suffixes: tuple[str, ...]) -> Offers:
     typed = context.incomplete
     head = typed[: typed.rfind("/") + 1]
@@ -80,6 +93,7 @@ def _at_home(typed: str) -> Path:
     return Path(os.path.expanduser(typed))
 
 
+@_plain_only
 def definitions(context: Typed) -> Offers:
     """Python files, and after a colon the functions and modules of one."""
     file, colon, _ = context.incomplete.partition(":")
@@ -93,12 +107,14 @@ def definitions(context: Typed) -> Offers:
         yield from ((f"{file}:{name}", "function or module") for name in names_in(path.read_text(), path))
 
 
+@_plain_only
 def runs(context: Typed) -> Offers:
     """Ids of the latest runs."""
     for run in _latest(context):
         yield run.run_id, _in_short(run)
 
 
+@_plain_only
 def attempts(context: Typed) -> Offers:
     """Ids of runs, and of the attempts of the run that is typed already."""
     if "/" not in context.incomplete:
@@ -109,12 +125,14 @@ def attempts(context: Typed) -> Offers:
     yield from ((name, "attempt") for name in attempts_starting(_database(context), context.incomplete))
 
 
+@_plain_only
 def stored_tasks(context: Typed) -> Offers:
     """Names of the tasks that were run lately."""
     for name in dict.fromkeys(run.task for run in _latest(context)):
         yield name, "task"
 
 
+@_plain_only
 def authors(context: Typed) -> Offers:
     """Who wrote the latest runs."""
     for name in dict.fromkeys(run.author for run in _latest(context)):
