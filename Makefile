@@ -21,7 +21,7 @@ PROBE := import signal, urllib.request as u; signal.alarm(5); u.urlopen('$(CPU_I
 EXTRA_INDEX = $$(test $(FLAVOUR) = cpu && $(BIN)/python -c "$(PROBE)" >/dev/null 2>&1 && echo --extra-index-url $(CPU_INDEX))
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) $(EXTRA_INDEX)
 
-.PHONY: demo test check format clean help
+.PHONY: demo test check format clean help locked hashes audit
 
 help: ## what there is to make
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -40,12 +40,28 @@ check: $(VENV)/.developed-$(FLAVOUR) ## lint, format, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Two steps: pip refuses hashes and an editable package in one. Constraints cannot carry them, as each package must have
+# one then. torch is the CUDA build, the only one on the package index.
+locked: | $(BIN)/python ## an environment like that of the tests, the hash of every file checked
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r constraints/hashes.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(VENV)/.developed-$(FLAVOUR) $(VENV)/.installed-$(FLAVOUR)
+
+hashes: ## write constraints/hashes.txt anew; needs uv
+	uv pip compile pyproject.toml --quiet --extra gpu --extra dev -c constraints/gpu.txt --generate-hashes --universal \
+		--python-version 3.11 --no-annotate --no-header -o constraints/hashes.txt
+
+audit: | $(BIN)/python ## known holes of the pinned versions; needs the network
+	$(BIN)/python -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)/audit/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off -r constraints/gpu.txt
+
 format: $(VENV)/.developed-$(FLAVOUR) ## put the sources into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove the environment and the caches; runs/ stays
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .grimp_cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .grimp_cache .hypothesis
 
 $(BIN)/python:
 	@$(or $(PYTHON),false) -c '$(SUPPORTED)' || { echo 'kerneltune needs Python 3.11 to 3.14, and $(or $(PYTHON),no python3 here) is not one. Name another: make PYTHON=/path/to/python3.12' >&2; exit 1; }

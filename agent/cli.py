@@ -141,7 +141,7 @@ def exit_code(command: Callable[[], Any], if_interrupted: str = "interrupted") -
         place = f"{error.filename}: " if error.filename else ""
         return _failed(3, f"{place}{error.strerror or error}")
     except Exception as error:  # noqa: BLE001 - whatever else comes up this far is ours, and no answer to the question
-        traceback.print_exc()
+        sys.stderr.write(plain(traceback.format_exc(), None))
         return _failed(4, f"internal failure: {type(error).__name__}: {error}")
     return code
 
@@ -149,7 +149,8 @@ def exit_code(command: Callable[[], Any], if_interrupted: str = "interrupted") -
 def _failed(code: int, text: str) -> int:
     """Print the line, whether or not anybody reads it, and return the code."""
     with contextlib.suppress(OSError):
-        print(f"optimize: {plain(text, None)}", file=sys.stderr, flush=True)
+        shown = plain(text, None).replace("\n", "\n  ")  # further lines cannot be taken for lines of their own
+        print(f"optimize: {shown}", file=sys.stderr, flush=True)
     try:
         sys.stdout.flush()
     except OSError:

@@ -40,7 +40,7 @@ def templates(package: str, folder: str, **filters: Callable[..., object]) -> "E
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=False,
+        autoescape=False,  # noqa: S701 - a prompt is no HTML
     )
     made.filters |= filters
     return made

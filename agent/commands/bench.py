@@ -34,7 +34,7 @@ from kerneltune.agent.record.folder import ReceiptBook, alive, receipt_path
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter, choose_view, print_note
-from kerneltune.tools.schema.codec import Json, encode, one_line
+from kerneltune.tools.schema.codec import Json, encode, one_line, shell_word
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Status, Verdict
@@ -207,7 +207,8 @@ class FilesView:
         self, out: TextIO, err: TextIO, *, json: bool = False, colour: bool = False, live: bool = False, total: int = 0
     ) -> None:
         self.attempts: dict[str, Attempt] = {}
-        self._out, self._err, self._terminal = LineWriter(out), LineWriter(err), err if live else None
+        self._out, self._err = LineWriter(out, colour=colour), LineWriter(err)
+        self._terminal = err if live else None
         self._json, self._colour, self._total = json, colour, total
         self._receipts: dict[str, dict[str, Json]] = {}
 
@@ -282,7 +283,8 @@ class FilesView:
         if end.why is StopReason.INTERRUPTED:
             yield f"interrupted: {self._total - len(files)} not judged"
         if self.folder:
-            yield f"kept as run {end.run_id}; repeat one with: optimize verify {end.run_id}/NUMBER"
+            run = shell_word(end.run_id)
+            yield f"kept as run {run}; repeat one with: optimize verify {run}/NUMBER"
 
     def _summary(self, end: RunEnded) -> dict[str, Json]:
         """The last NDJSON object."""

@@ -3,7 +3,6 @@
 import contextlib
 import json as jsonlib
 import shlex
-import sys
 import textwrap
 import time
 from collections import Counter, defaultdict
@@ -21,7 +20,7 @@ from kerneltune.agent.commands import AsJson, RunsDir, missing_for_export, requi
 from kerneltune.agent.export.base import FORMATS, formats_of, near
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.output import columns, standard_page
+from kerneltune.agent.view.output import columns, say, standard_page
 from kerneltune.tools.schema.codec import Json, one_line
 from kerneltune.tools.schema.errors import StoreError, Unfit, UsageError
 from kerneltune.tools.schema.verdict import versions
@@ -296,7 +295,7 @@ def _progress(attempts: int) -> Iterator[Callable[[str, int], None]]:
             bar.update(task, description=stage, completed=done[stage])
         elif time.monotonic() - shown_at > _EVERY_S:
             shown_at = time.monotonic()
-            print(f"… {stage}: {done[stage]:,} of {attempts:,} attempts", file=sys.stderr)
+            say(f"… {stage}: {done[stage]:,} of {attempts:,} attempts")
 
     with Progress(*parts, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("exporting", total=attempts)

@@ -11,7 +11,7 @@ from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import heading, standard_page
 from kerneltune.tools.backends import gpu_info
 from kerneltune.tools.backends.base import GpuInfo
-from kerneltune.tools.schema.codec import one_line
+from kerneltune.tools.schema.codec import one_line, shell_word
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH
 from kerneltune.tools.schema.verdict import versions
 from kerneltune.tools.task.load import builtin_names
@@ -34,7 +34,7 @@ def print_first_page(settings: Settings, environment: Environment) -> None:
     page.print(heading("begin with"), _rows(*begin, style="cyan"), heading("this machine"), _rows(*machine))
     if latest := latest_runs(settings.runs_dir / DATABASE):
         page.print(heading("latest run"), _rows(*_latest_run(latest[0]), style="cyan"))
-    page.print("\noptimize --help lists all commands and flags.")
+    page.print("", "optimize --help lists all commands and flags.")
 
 
 def _rows(*rows: tuple[str, str], style: str = "") -> Table:
@@ -63,7 +63,8 @@ def _author(settings: Settings, environment: Environment) -> str:
 def _latest_run(run: RunSummary) -> list[tuple[str, str]]:
     said = "" if run.best_us is None else "best "
     best = f", {said}{words.best_in_words(run, in_full=True)}" if run.best_attempt_id else ""
-    rows = [(f"optimize show {run.run_id}", f"{run.task}, {words.plural(run.attempts, 'attempt')}{best}")]
+    run_id = shell_word(run.run_id)
+    rows = [(f"optimize show {run_id}", f"{run.task}, {words.plural(run.attempts, 'attempt')}{best}")]
     if run.why in (None, StopReason.INTERRUPTED):
-        rows.append((f"optimize --resume {run.run_id}", "continue it: it has not ended"))
+        rows.append((f"optimize --resume {run_id}", "continue it: it has not ended"))
     return rows

@@ -13,7 +13,7 @@ from rich.text import Text
 from kerneltune.agent.commands import AsJson
 from kerneltune.agent.commands.tasks import CheckedTask, checked_task, print_check
 from kerneltune.agent.view.output import standard_page
-from kerneltune.tools.schema.codec import one_line
+from kerneltune.tools.schema.codec import one_line, shell_word
 from kerneltune.tools.schema.errors import TaskError, UsageError
 
 if TYPE_CHECKING:
@@ -91,13 +91,13 @@ def init(
 
 def _print(path: Path, origin: str, guesses: Sequence[tuple[int, str]], found: CheckedTask | str | None) -> None:
     """Print what was written, which lines to look at, the check's result, and the next command."""
-    page, name = standard_page(colour=True), one_line(str(path))
-    page.print(f"wrote {name} from {one_line(origin)}")
+    page = standard_page(colour=True)
+    page.print(one_line(f"wrote {path} from {origin}"))
     page.print(*(Text(f"  line {line}: {one_line(guess)}", style="yellow") for line, guess in guesses))
     if found is None:
-        page.print("nothing was run", Text(f"next: optimize tasks {name} --check", style="cyan"))
+        page.print("nothing was run", Text(f"next: optimize tasks {shell_word(str(path))} --check", style="cyan"))
     else:
-        print_check(found, name, page)
+        print_check(found, str(path), page)
 
 
 def _parts(source: str | None) -> "tuple[CodeParts, str, Path | None]":

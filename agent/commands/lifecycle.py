@@ -72,7 +72,7 @@ from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidat
 from kerneltune.tools.languages.ptx.ir import PtxError
 from kerneltune.tools.languages.ptx.loader import PtxLaunchError, language_of
 from kerneltune.tools.sandbox.workers import Workers
-from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.codec import Json, encode, shell_word
 from kerneltune.tools.schema.errors import GpuLost, TaskError, UsageError
 from kerneltune.tools.schema.gpus import arch_number
 from kerneltune.tools.schema.task import TaskSpec
@@ -705,7 +705,7 @@ def _drive(started: Started) -> RunOutcome:
         refused = isinstance(error, KeyRejected | OutOfCredit | NoSuchModel)
         why = StopReason.NO_ACCESS if refused else StopReason.MODEL_ERROR
     except GpuLost as error:
-        way = f"once `optimize doctor` finds it again, `optimize --resume {event.run_id}` goes on"
+        way = f"once `optimize doctor` finds it again, `optimize --resume {shell_word(event.run_id)}` goes on"
         raise GpuLost(f"{error}. All verdicts so far are stored; {way}") from error
     finally:
         tracker.close()  # the workers end soon, which must not look like failures of the candidates in their hands

@@ -1,6 +1,5 @@
 """`optimize merge`: joins the records of several machines, and the receipts and best kernels that lie beside them."""
 
-import contextlib
 import json as jsonlib
 import sys
 import time
@@ -15,8 +14,8 @@ from kerneltune.agent.commands import AsJson, RunsDir
 from kerneltune.agent.record.folder import RECEIPTS, write_whole
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.output import LineWriter
-from kerneltune.tools.schema.codec import encode, one_line
+from kerneltune.agent.view.output import LineWriter, say
+from kerneltune.tools.schema.codec import encode
 from kerneltune.tools.schema.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -86,9 +85,7 @@ def _merged(other: Path, ours: "Store", *, dry_run: bool) -> "MergedFile":
     except StoreError as error:
         return MergedFile(str(other), Merged(), failed=str(error))
     except KeyboardInterrupt:
-        print(
-            f"optimize: {other}: interrupted; the runs that came are whole, the same command goes on", file=sys.stderr
-        )
+        say(f"optimize: {other}: interrupted; the runs that came are whole, the same command goes on")
         raise
 
 
@@ -100,9 +97,8 @@ def _progress(other: Path, events: int) -> "Progress":
         nonlocal last
         if events >= BIG_EVENTS and (time.monotonic() - last > EVERY_S or seen == events):
             last = time.monotonic()
-            with contextlib.suppress(BrokenPipeError):
-                runs = len(so_far.new) + len(so_far.extended)
-                print(f"… {other}: {seen / events:.0%}, {runs} runs, {so_far.events} events", file=sys.stderr)
+            runs = len(so_far.new) + len(so_far.extended)
+            say(f"… {other}: {seen / events:.0%}, {runs} runs, {so_far.events} events")
 
     return tell
 
@@ -150,18 +146,18 @@ class MergedFile:
 
 def _print(done: Sequence[MergedFile], ours: Path, *, dry_run: bool) -> None:
     """Print a line per database to stdout, and problems to stderr."""
-    out, err = LineWriter(sys.stdout), LineWriter(sys.stderr)
+    out = LineWriter(sys.stdout)
     for file in done:
         if file.failed is not None:
-            err.write(one_line(f"optimize: {file.failed}"))
+            say(f"optimize: {file.failed}")
             continue
-        out.write(one_line(f"{file.name}: {_came(file, dry_run)}"))
+        out.write(f"{file.name}: {_came(file, dry_run)}")
         for clash in file.merged.clashes[:_MOST_CLASHES]:
-            err.write(one_line(f"optimize: {file.name}: run {clash.run_id} is left out: {clash.why}"))
+            say(f"optimize: {file.name}: run {clash.run_id} is left out: {clash.why}")
         if (more := len(file.merged.clashes) - _MOST_CLASHES) > 0:
-            err.write(f"optimize: … and {more} more")
+            say(f"optimize: … and {more} more")
     if dry_run:
-        out.write(one_line(f"nothing was changed; without --dry-run it goes into {ours}"))
+        out.write(f"nothing was changed; without --dry-run it goes into {ours}")
 
 
 def _came(file: MergedFile, dry_run: bool) -> str:

@@ -18,6 +18,7 @@ from kerneltune.agent.report.data import RunData, claim
 from kerneltune.agent.report.page import run_page
 from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.settings import chosen_settings
+from kerneltune.agent.view.output import LineWriter, say
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.verdict import versions
@@ -119,8 +120,8 @@ def write_report(
         seconds = round(time.perf_counter() - started, 3)
         print(jsonlib.dumps({"type": "report", "schema_version": SCHEMA_VERSION, **facts, "seconds": seconds}))
     else:
-        print(path)
-        print(page.statement, file=sys.stderr)
+        LineWriter(sys.stdout).write(str(path))
+        say(page.statement)
     if show:
         _open_in_browser(path)
     return 0
@@ -236,4 +237,4 @@ def _open_in_browser(path: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(path.absolute().as_uri()):
-        print(f"optimize: no browser could be opened; the report is {path}", file=sys.stderr)
+        say(f"optimize: no browser could be opened; the report is {path}")

@@ -12,6 +12,7 @@ from kerneltune.agent.commands import Arch, AsLines, Counters, RunsDir, Task, Ti
 from kerneltune.agent.models.providers import SPELLINGS
 from kerneltune.agent.models.types import Effort
 from kerneltune.agent.settings import Environment, Language, Settings, Strategy, chosen_settings, environment
+from kerneltune.tools.schema.codec import shell_word
 from kerneltune.tools.schema.errors import UsageError
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _run_shown(
     from kerneltune.agent.attempt import Controls, StopReason
     from kerneltune.agent.events import Note
     from kerneltune.agent.view.live import close_view, open_view
-    from kerneltune.agent.view.output import can_show_screen, choose_view
+    from kerneltune.agent.view.output import can_show_screen, choose_view, say
     from kerneltune.tools.task.load import find_task
 
     choice = choose_view(environment, is_terminal=can_show_screen(sys.stderr), json=json, plain=plain)
@@ -157,7 +158,7 @@ def _run_shown(
                 outcome = resume_run(str(resume), settings, environment, view, controls, warming)
     close_view(choice, view, _next_commands(outcome))
     if json and outcome.why is StopReason.INTERRUPTED:  # the other views end in what to type next
-        print(f"optimize: interrupted; go on with: optimize --resume {outcome.run_id}", file=sys.stderr)
+        say(f"optimize: interrupted; go on with: optimize --resume {shell_word(outcome.run_id)}")
     return outcome.exit_code
 
 
@@ -165,10 +166,11 @@ def _next_commands(outcome: "RunOutcome") -> "list[NextCommand]":
     from kerneltune.agent.attempt import StopReason
     from kerneltune.agent.view.plain import NextCommand
 
-    resume = NextCommand(f"optimize --resume {outcome.run_id}", "go on with this run")
+    resume = NextCommand(f"optimize --resume {shell_word(outcome.run_id)}", "go on with this run")
     commands = []
     if outcome.best is not None:
-        commands.append(NextCommand(f"less {outcome.best_path}", "the kernel, with its verdict"))
-        commands.append(NextCommand(f"optimize verify {outcome.best.attempt_id}", "judge it again, here or elsewhere"))
+        commands.append(NextCommand(f"less {shell_word(str(outcome.best_path))}", "the kernel, with its verdict"))
+        best = shell_word(outcome.best.attempt_id)
+        commands.append(NextCommand(f"optimize verify {best}", "judge it again, here or elsewhere"))
     commands.insert(0 if outcome.why in (StopReason.INTERRUPTED, StopReason.STOPPED) else len(commands), resume)
     return [*commands, NextCommand("optimize runs", "all runs"), NextCommand("optimize tasks", "other tasks")]

@@ -12,7 +12,7 @@ from rich.text import Text
 from kerneltune.agent.commands import AsJson
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import Page, columns, standard_page
-from kerneltune.tools.schema.codec import Json, encode, one_line
+from kerneltune.tools.schema.codec import Json, encode, one_line, shell_word
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.gpus import GPUS, speed_of_light
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
@@ -67,7 +67,7 @@ def tasks(
         about = {"type": "task_check", "schema_version": SCHEMA_VERSION, "task": file.name}
         print(jsonlib.dumps(about | {"sound": found.sound, "notes": list(found.notes)}, indent=2))
     else:
-        print_check(found, one_line(task), standard_page(colour=True))
+        print_check(found, task, standard_page(colour=True))
     return int(not found.sound)
 
 
@@ -97,6 +97,7 @@ def checked_task(task_file: "TaskFile") -> CheckedTask:
 def print_check(found: CheckedTask | str, path: str, page: Page) -> None:
     """Print the check's result and the next command. `found`: text that says why a task does not run; `path`: the task
     as a person typed it."""
+    path = shell_word(path)
     if isinstance(found, CheckedTask) and found.sound:
         page.print(Text("✔ its reference runs, and kernels that do nothing fail it", style="green"))
         page.print(Text(f"next: optimize --task {path}", style="cyan"))
@@ -155,7 +156,7 @@ def _print_task(found: CheckedTask, source: str, *, json: bool) -> None:
     if hidden:
         page.print(f"and {words.plural(hidden, 'case')} that no author sees")
     page.print(*(Text(f"✗ {one_line(note)}", style="red") for note in found.notes))
-    page.print("\nThe floor of the timed case on each GPU: bytes / bandwidth or flops / rate. No measurement.\n")
+    page.print("", "The floor of the timed case on each GPU: bytes / bandwidth or flops / rate. No measurement.", "")
     floors = columns("task", *(gpu.name for gpu in GPUS), right=[gpu.name for gpu in GPUS])
     floors.add_row(task.name, *(f"{speed_of_light(task.main, gpu, task.precision).us:.1f} µs" for gpu in GPUS))
     page.print(floors, "")

@@ -17,7 +17,7 @@ from kerneltune.agent.record.folder import folder_of, process_of
 from kerneltune.agent.record.trajectory import JUDGED_FILES
 from kerneltune.agent.settings import chosen_settings, environment
 from kerneltune.tools.backends.base import GpuInfo
-from kerneltune.tools.schema.codec import DecodeError, decode
+from kerneltune.tools.schema.codec import DecodeError, decode, shell_word
 from kerneltune.tools.schema.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,10 +76,8 @@ def watch(
     interrupted); 0 when you leave before; 2 bad input.
     """
     settings, here = chosen_settings(locals()), environment()
-    from rich.console import Console
-
     from kerneltune.agent.record.store import Store
-    from kerneltune.agent.view.output import can_show_screen, choose_view
+    from kerneltune.agent.view.output import PlainConsole, can_show_screen, choose_view
     from kerneltune.agent.view.watch import Playback
 
     factor = _speed(speed)
@@ -92,7 +90,7 @@ def watch(
         choice = choose_view(here, is_terminal=can_show_screen(sys.stdout), json=json, plain=plain)
         playback = Playback(stored.more, lambda: process_of(stored.folder), speed=factor)
         if choice.kind == "live":
-            return _play(Console(no_color=not choice.colour), playback, stored)
+            return _play(PlainConsole(no_color=not choice.colour), playback, stored)
         return _print(choice, playback, stored)
 
 
@@ -162,6 +160,7 @@ class _StoredRun:
 
 def _write(path: Path, columns: int, lines: int, run: _StoredRun) -> int:
     """Write the last frame of the run as a picture."""
+    from kerneltune.agent.view.output import say
     from kerneltune.agent.view.render import render
     from kerneltune.agent.view.state import ViewState, fold
     from kerneltune.agent.view.watch import picture
@@ -174,7 +173,7 @@ def _write(path: Path, columns: int, lines: int, run: _StoredRun) -> int:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--svg {path}: {error.strerror}") from error
-    print(f"{path}: {len(text.encode()) / 1024:.0f} KiB", file=sys.stderr)
+    say(f"{path}: {len(text.encode()) / 1024:.0f} KiB")
     return 0
 
 
@@ -215,13 +214,14 @@ def _play(console: "Console", playback: "Playback", run: _StoredRun) -> int:
 def _next_commands(state: "ViewState", run_id: str) -> "list[NextCommand]":
     from kerneltune.agent.view.plain import NextCommand
 
+    run = shell_word(run_id)
     known = [
-        NextCommand(f"optimize show {run_id}", "all its attempts"),
-        NextCommand(f"optimize watch {run_id} --speed 10", "play it from the beginning"),
+        NextCommand(f"optimize show {run}", "all its attempts"),
+        NextCommand(f"optimize watch {run} --speed 10", "play it from the beginning"),
     ]
     if _judged_files(state):
         return known
-    return [*known, NextCommand(f"optimize --resume {run_id}", "go on with this run")]
+    return [*known, NextCommand(f"optimize --resume {run}", "go on with this run")]
 
 
 def _judged_files(state: "ViewState") -> bool:

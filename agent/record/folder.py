@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
-from kerneltune.tools.schema.codec import Json, one_line
+from kerneltune.tools.schema.codec import Json, one_line, shell_word
 from kerneltune.tools.schema.errors import StoreError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import NOT_TIMED, Tier, Verdict
@@ -111,7 +111,7 @@ def _take(file: int, run_folder: Path) -> None:
 
 def _named(run_folder: Path) -> str:
     pid = process_of(run_folder).pid
-    return f", {pid}; follow it with: optimize watch {run_folder.name}" if pid else ""
+    return f", {pid}; follow it with: optimize watch {shell_word(run_folder.name)}" if pid else ""
 
 
 def process_of(run_folder: Path) -> RunProcess:
@@ -229,7 +229,7 @@ def header(attempt: Attempt, run: RunStarted, task: TaskSpec) -> str:
     Models and files chose parts of these texts. The first two lines are fixed, because Python takes an encoding
     ("coding: utf-7") from any comment there.
     """
-    verdict = attempt.judged
+    verdict, its = attempt.judged, shell_word(attempt.attempt_id)
     lines = [
         f"The {'best accepted kernel' if verdict.timing else 'first choice, not timed,'} of a kerneltune run.",
         "",
@@ -241,7 +241,7 @@ def header(attempt: Attempt, run: RunStarted, task: TaskSpec) -> str:
         f"Where: {run.gpu or 'no GPU (TTIR interpreter)'}; compiled for {run.arch}; "
         + ", ".join(f"{k} {v}" for k, v in run.versions.items() if k in ("torch", "triton", "kerneltune")),
         f"Task: sha256 {run.task_sha256[:16]}, precision {task.precision}",
-        f"Receipt: {receipt_path(Path(), attempt.attempt_id)}; repeat it with: optimize verify {attempt.attempt_id}",
+        f"Receipt: {receipt_path(Path(), attempt.attempt_id)}; repeat it with: optimize verify {its}",
         "",
         "Use: from best import ModelNew; ModelNew takes the constructor and forward arguments of the task's Model.",
     ]

@@ -21,7 +21,7 @@ from rich.live import Live
 
 from kerneltune.agent.attempt import Controls
 from kerneltune.agent.events import Event, GpuReading, GpuSampled, RunSuspended
-from kerneltune.agent.view.output import JsonView, ViewChoice, while_there_is_a_terminal
+from kerneltune.agent.view.output import JsonView, PlainConsole, ViewChoice, while_there_is_a_terminal
 from kerneltune.agent.view.plain import NextCommand, PlainView, summary, summary_text
 from kerneltune.agent.view.render import Ui, Wish, page_lines, press, render
 from kerneltune.agent.view.state import ViewState, fold
@@ -459,7 +459,7 @@ def open_view(choice: ViewChoice, controls: Controls | None = None) -> View:
         return JsonView(sys.stdout)
     if choice.kind == "plain":
         return PlainView(sys.stderr, colour=choice.colour)
-    return LiveView(Console(stderr=True, no_color=not choice.colour), controls=controls, keys_fd=keys_fd())
+    return LiveView(PlainConsole(stderr=True, no_color=not choice.colour), controls=controls, keys_fd=keys_fd())
 
 
 def keys_fd() -> int | None:
@@ -473,7 +473,7 @@ def keys_fd() -> int | None:
 def close_view(choice: ViewChoice, view: View, next_commands: Sequence[NextCommand]) -> None:
     """Print the closing summary to stdout; NDJSON has had its `result` already."""
     if choice.kind == "live" and sys.stdout.isatty():
-        Console(no_color=not choice.colour).print(summary(view.state, next_commands))
+        PlainConsole(no_color=not choice.colour).print(summary(view.state, next_commands))
     elif choice.kind != "json":
         print(summary_text(view.state, next_commands), end="")
 

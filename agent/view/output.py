@@ -5,9 +5,10 @@ events as NDJSON for programs: one object per stored event, then exactly one `re
 import contextlib
 import json
 import os
+import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from io import StringIO
 from pathlib import Path
@@ -15,7 +16,9 @@ from threading import Lock
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, Self, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
@@ -25,23 +28,31 @@ from kerneltune.agent.record.folder import receipt_path
 from kerneltune.agent.settings import Environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import ViewState, fold, format_note
-from kerneltune.tools.schema.codec import Json, encode, one_line
+from kerneltune.tools.schema.codec import Json, encode, one_line, plain
 
 if TYPE_CHECKING:
     from kerneltune.agent.record.query import RunSummary
 
 
-class LineWriter:
-    """Writes and flushes whole lines. When the reader is gone (`| head`), it goes quiet and `broken` turns true."""
+_COLOURS = re.compile("(\x1b\\[(?:0|3[0-7])m)")  # that lines of ours may have
 
-    def __init__(self, stream: TextIO) -> None:
+
+class LineWriter:
+    """Writes and flushes whole lines, made plain. When the reader is gone (`| head`), it goes quiet and `broken` turns
+    true. `colour`: its lines may hold the codes of colours."""
+
+    def __init__(self, stream: TextIO, *, colour: bool = False) -> None:
         self.broken = False
         self._stream = stream
+        self._colour = colour
         self._lock = Lock()
 
     def write(self, line: str) -> None:
         """Write one line; characters that the stream's encoding lacks become `?`."""
         encoding = self._stream.encoding or "utf-8"
+        parts = _COLOURS.split(line) if self._colour else [line]  # a text, a code, a text, …
+        parts[::2] = [plain(text, None).replace("\n", " ") for text in parts[::2]]
+        line = "".join(parts)
         with self._lock:
             if self.broken:
                 return
@@ -70,10 +81,15 @@ def while_there_is_a_terminal(console: Console) -> Iterator[None]:
         silence(console.file)
 
 
+def say(text: str) -> None:
+    """Write a line to stderr, whether or not anybody reads it."""
+    LineWriter(sys.stderr).write(text)
+
+
 def print_note(event: Event) -> None:
-    """Print what is being done to stderr, whether or not anybody reads it; other events are not for a line."""
+    """Say what is being done; other events are not for a line."""
     if isinstance(event, Note):
-        LineWriter(sys.stderr).write(one_line(f"… {format_note(event)}"))
+        say(one_line(f"… {format_note(event)}"))
 
 
 _FAILURES = (None, StopReason.FAILED, StopReason.MODEL_ERROR, StopReason.NO_ACCESS)
@@ -213,6 +229,15 @@ _LITERAL: Any = {"highlight": False, "markup": False, "emoji": False}  # "[link=
 _ANY_WIDTH = 100_000  # a pipe has no edge at which a line would have to be folded
 
 
+class PlainConsole(Console):
+    """A console on which a text can do nothing but be read: what a terminal would obey is the console's own."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Make the text of each segment plain."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else plain(text, None), style, control)
+
+
 @dataclass(frozen=True)
 class Page:
     """Where a page goes. `terminal`: to a window; otherwise there is neither colour nor folding nor an escape code."""
@@ -222,10 +247,11 @@ class Page:
     colour: bool
 
     def print(self, *parts: RenderableType) -> None:
-        """Print the parts one below the other."""
+        """Print the parts one below the other; one that is a string is one line of plain text."""
+        parts = tuple(map(_as_text, parts))
         if self.terminal:
-            narrow = Console(file=self.stream, no_color=not self.colour, **_LITERAL)
-            wide = Console(
+            narrow = PlainConsole(file=self.stream, no_color=not self.colour, **_LITERAL)
+            wide = PlainConsole(
                 file=self.stream, width=max(narrow.width, _TABLE_WIDTH), no_color=not self.colour, **_LITERAL
             )
             for part in parts:
@@ -255,9 +281,23 @@ def standard_page(*, colour: bool) -> Page:
     return Page(sys.stdout, sys.stdout.isatty(), colour)
 
 
+def _as_text(part: RenderableType) -> RenderableType:
+    return Text(one_line(part)) if isinstance(part, str) else part
+
+
+class TextTable(Table):
+    """A table of which a cell that is a string is one line of plain text, whoever wrote it."""
+
+    def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
+        """Add a row."""
+        super().add_row(
+            *(None if cell is None else _as_text(cell) for cell in cells), style=style, end_section=end_section
+        )
+
+
 def columns(*names: str, right: Sequence[str] = (), cut: Sequence[str] = ()) -> Table:
     """Return a table without rules. Columns in `cut` hold what `short` makes: they give way in a narrow window."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = TextTable(box=None, pad_edge=False, header_style="bold")
     for name in names:
         table.add_column(name, justify="right" if name in right else "left", no_wrap=name not in cut)
     return table
@@ -270,7 +310,7 @@ def short(text: str) -> Text:
 
 def facts() -> Table:
     """Return an empty table of names and values."""
-    table = Table.grid(padding=(0, 2))
+    table = TextTable.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     return table

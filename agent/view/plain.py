@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import NamedTuple, Self, TextIO, assert_never
 
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kerneltune.agent.attempt import Attempt, StopReason
@@ -38,7 +37,7 @@ from kerneltune.agent.events import (
     Warned,
 )
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.output import LineWriter
+from kerneltune.agent.view.output import LineWriter, facts
 from kerneltune.agent.view.render import line, verdict_facts
 from kerneltune.agent.view.state import (
     Spending,
@@ -61,7 +60,7 @@ class PlainView:
 
     def __init__(self, stream: TextIO, *, colour: bool = False) -> None:
         self.state = ViewState()
-        self._lines = LineWriter(stream)
+        self._lines = LineWriter(stream, colour=colour)
         self._colour = colour
         self._lock = Lock()
 
@@ -233,9 +232,7 @@ class NextCommand(NamedTuple):
 
 def summary(state: ViewState, next_commands: Sequence[NextCommand] = ()) -> RenderableType:
     """Return the closing summary for a terminal of any width."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = facts()
     for name, value in _facts(state, next_commands):
         table.add_row(name, value)
     return table

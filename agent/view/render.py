@@ -33,7 +33,7 @@ from kerneltune.agent.view.state import (
     throttling,
 )
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
-from kerneltune.tools.schema.codec import one_line
+from kerneltune.tools.schema.codec import one_line, shell_word
 from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, Verdict
 
 ScreenPage = Literal["run", "attempt", "source", "help"]
@@ -404,7 +404,7 @@ def _footer(state: ViewState, width: int, ui: Ui) -> Text:
     if ui.note:
         return line(*parts, " ", (ui.note, "bold"))
     if not ui.keys:
-        resume = f": optimize --resume {state.run_id}" if state.run_id else ""
+        resume = f": optimize --resume {shell_word(state.run_id)}" if state.run_id else ""
         stops = "ended" if state.ended else "Ctrl-C stops; nothing finished is lost"
         return line(*parts) if parts else line(" ", (stops + resume, DIM))
     for key, what in ui.keys:

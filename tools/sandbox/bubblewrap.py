@@ -79,7 +79,7 @@ def arguments(profile: Profile, writable: Path | None, *, lock_userns: bool) -> 
     )
     found = [*options.split(), *(["--disable-userns"] if lock_userns else []), "--as-pid-1", "--clearenv"]
     found += ["--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "jail", "--proc", "/proc", "--dev", "/dev"]
-    found += ["--perms", "0700", "--size", str(_TMP_BYTES), "--tmpfs", "/tmp"]
+    found += ["--perms", "0700", "--size", str(_TMP_BYTES), "--tmpfs", "/tmp"]  # noqa: S108 - the jail's own, empty
     for path in _visible(profile):
         found += ["--ro-bind", str(path), str(path)]
     if writable is not None:

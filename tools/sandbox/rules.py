@@ -250,7 +250,7 @@ def _compiler_tools() -> Iterator[Path]:
 def _cuda() -> list[tuple[Path, Access]]:
     """Device nodes with ioctl; all of /proc for reading (other processes stay closed: ptrace rules guard them); our
     own /proc folder for writing (CUDA names its threads there)."""
-    devices = [*glob.glob("/dev/nvidia*"), "/dev/dxg", "/dev/shm"]
+    devices = [*glob.glob("/dev/nvidia*"), "/dev/dxg", "/dev/shm"]  # noqa: S108 - a runner needs it
     # This process's own loader path, not a setting: read where it acts.
     libraries = filter(os.path.isabs, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
     toolkits = glob.glob("/usr/local/cuda*")

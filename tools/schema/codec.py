@@ -12,6 +12,7 @@ import dataclasses
 import enum
 import math
 import re
+import shlex
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -189,6 +190,11 @@ def plain(text: str, most: int | None = MOST) -> str:
 def one_line(text: str, most: int | None = None) -> str:
     """Make a text `plain` and put it on one line, with runs of blanks made one."""
     return " ".join(plain(text, most).split())
+
+
+def shell_word(text: str) -> str:
+    """Make a text one word of a command that a person may paste into a shell: nothing in it is obeyed there."""
+    return shlex.quote(one_line(text))
 
 
 def _shown(character: str) -> str:

@@ -8,13 +8,14 @@ import difflib
 import hashlib
 import json
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kerneltune.tools.schema.codec import Json, decode
+from kerneltune.tools.schema.codec import Json, decode, one_line
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import TaskSpec
 
@@ -30,6 +31,7 @@ INPUT_KINDS = {
 _BUILTIN_DIR = Path(__file__).parent.with_name("tasks")
 TABLE = _BUILTIN_DIR / "described.json"  # by sha256 of the file: TaskSpec without its source
 _EXTRAS = ("CASES", "PRECISION", "INPUTS", "NOTES")
+_LONGEST_NAME = 100  # characters; a folder of a run is named after its task
 _FLAGS = ("name", "held_out", "cpu")
 
 
@@ -131,7 +133,7 @@ def read_task(path: Path) -> TaskFile:
     _require_parts(path, tree)
     extras = {name: node for name, node in assignments(tree) if name in _EXTRAS}
     return TaskFile(
-        name=path.stem,
+        name=_name(path),
         path=path.resolve(),
         source=source,
         sha256=hashlib.sha256(data).hexdigest(),
@@ -141,6 +143,11 @@ def read_task(path: Path) -> TaskFile:
         declared="CASES" in extras,
         inputs=_inputs(path, tree, extras.get("INPUTS")),
     )
+
+
+def _name(path: Path) -> str:
+    """The name of the task in a file: one plain word, since runs, folders and commands are named after it."""
+    return re.sub(r"[^\w.+-]+", "_", one_line(path.stem)).lstrip(".-")[:_LONGEST_NAME] or "task"
 
 
 def _require_parts(path: Path, tree: ast.Module) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.errors import TaskError
 
 if TYPE_CHECKING:
@@ -591,13 +592,13 @@ def _template() -> "Template":
     from jinja2 import Environment, StrictUndefined  # not before somebody wants a file
 
     text = Path(__file__).with_name("task.py.j2").read_text(encoding="utf-8")
-    made = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
+    made = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)  # noqa: S701 - it is Python
     return made.from_string(text)
 
 
 def _harmless(text: str) -> str:
     """Return `text` fit for a docstring."""
-    return " ".join(text.replace("\\", "/").replace('"', "'").split())
+    return one_line(text.replace("\\", "/").replace('"', "'"))
 
 
 def _cases(sizes: Sequence[Size]) -> Iterator[str]:

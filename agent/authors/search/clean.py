@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from kerneltune.agent.authors.search.model_source import expression, loads, model_parts
 from kerneltune.agent.authors.search.neighbours import CannotLower, Sketch
@@ -75,8 +76,45 @@ class LoweringFacts:
             return False
         values = {name: given[argument][0][dim] for name, (argument, dim) in self.symbols.items()}
         values |= {symbol: int(case.attributes[path]) for path, symbol in self.sizes.items()}
-        names = {"max": max, "min": min, "float": float}
-        return all(eval(guard, names, values) for guard in self.guards)  # arithmetic that our own child printed
+        return all(_holds(guard, values) for guard in self.guards)
+
+
+_FUNCTIONS: dict[str, Any] = {"max": max, "min": min, "float": float, "int": int, "abs": abs}
+_ARITHMETIC = (
+    *(ast.Expression, ast.Name, ast.Load, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call),
+    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd, ast.Not, ast.And, ast.Or),
+    *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Pow),
+)
+_MOST_OF_A_GUARD = 10_000  # characters
+
+
+def _holds(guard: str, values: Mapping[str, int]) -> bool:
+    """Whether a condition on sizes is true. A process that ran the task's code wrote it, so it may be anything: what is
+    not arithmetic on these values does not hold."""
+    try:
+        tree = ast.parse(guard.strip() if len(guard) <= _MOST_OF_A_GUARD else "", mode="eval")
+        if not all(_is_arithmetic(node, values) for node in ast.walk(tree)):
+            return False
+        made = compile(tree, "<guard>", "eval")
+        return bool(eval(made, {"__builtins__": {}, **_FUNCTIONS}, dict(values)))  # noqa: S307 - arithmetic by now
+    except (SyntaxError, ValueError, ArithmeticError, TypeError, RecursionError, MemoryError):
+        return False
+
+
+def _is_arithmetic(node: ast.AST, values: Mapping[str, int]) -> bool:
+    match node:
+        case ast.Name():
+            return node.id in values or node.id in _FUNCTIONS
+        case ast.Constant():
+            return type(node.value) in (int, float, bool)
+        case ast.Call():
+            return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
+        case ast.BinOp(left=ast.Name() | ast.Constant(), op=ast.Pow(), right=ast.Constant(value=2 | 3 | 4)):
+            return True
+        case ast.BinOp(op=ast.Pow()):  # would take the supervisor's time and memory
+            return False
+        case _:
+            return isinstance(node, _ARITHMETIC)
 
 
 def _alike(given: tuple[tuple[int, ...], str], own: tuple[tuple[int, ...], str]) -> bool:

@@ -156,7 +156,7 @@ def _environment() -> Environment:
         comment_end_string="#>",
         line_statement_prefix="//:",
         undefined=StrictUndefined,
-        autoescape=False,
+        autoescape=False,  # noqa: S701 - PTX is no HTML
         keep_trailing_newline=True,
     )
 

@@ -2,10 +2,15 @@
 
 import ast
 import textwrap
+import time
+
+import pytest
 
 from kerneltune.agent.authors.search.clean import (
     WIDTH,
+    CaseArguments,
     Hoist,
+    LoweringFacts,
     Rewrite,
     Role,
     library_calls,
@@ -129,3 +134,33 @@ def call(args):
     buf1 = torch.ops.aten.sort.default(buf0)
 """
     assert library_calls(code) == "mm, sort"
+
+
+GUARDS = {  # on a size of 48
+    "s0 >= 2 and s0 % 16 == 0": True,
+    "max(1, s0 // 3) == 16": True,
+    "s0**2 < 2048": False,
+    "-s0 + 50 > 0 or not s0": True,
+    "": False,
+    "s1 == 48": False,
+    "s0 ==": False,
+    "s0 / 0 > 1": False,
+    "().__class__.__base__.__subclasses__()": False,
+    "__import__('os').abort() or True": False,
+    "(lambda: True)()": False,
+    "max(*[9] * 10**9)": False,
+    "9**9**9 > 0": False,
+    "s0**4**4**4**4**4 > 0": False,
+    "'a' * 10**9 > ''": False,
+    "(" * 9000 + "s0" + ")" * 9000: False,
+    "s0 > 0 and " * 10**6 + "True": False,
+}
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard[:40])
+def test_a_condition_on_sizes_is_arithmetic_or_does_not_hold(guard: str) -> None:
+    """A process that ran a stranger's task wrote it, and the process that reads it holds the keys."""
+    facts = LoweringFacts({}, [], [([16], "float32", True)], {"s0": (0, 0)}, [guard], "", {}, {})
+    started = time.process_time()
+    assert facts.covers(CaseArguments({}, [((48,), "float32")], {})) is GUARDS[guard]
+    assert time.process_time() - started < 1.0
