@@ -86,11 +86,12 @@ def definitions(context: Typed) -> Offers:
     if not colon:
         yield from python_files(context)
         return
+    from kerneltune.tools.schema.codec import read_file
     from kerneltune.tools.task.write import names_in
 
     with contextlib.suppress(OSError, UnicodeDecodeError, UsageError):
         path = _at_home(file)
-        yield from ((f"{file}:{name}", "function or module") for name in names_in(path.read_text(), path))
+        yield from ((f"{file}:{name}", "function or module") for name in names_in(read_file(path).decode(), path))
 
 
 def runs(context: Typed) -> Offers:

@@ -280,8 +280,10 @@ def _file_entries(path: Path, known: Collection[str]) -> Iterator[ConfigEntry]:
     API key, whose value is never repeated."""
     import tomllib  # where there is a file to read
 
+    from kerneltune.tools.schema.codec import read_file
+
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_file(path).decode("utf-8-sig")
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not TOML: {error}") from error

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kerneltune.tools.schema.codec import Json, decode
+from kerneltune.tools.schema.codec import Json, decode, read_file
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import TaskSpec
 
@@ -119,7 +119,7 @@ def builtin_names() -> list[str]:
 def read_task(path: Path) -> TaskFile:
     """Read a task file without running it."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
         source = data.decode()
         tree = ast.parse(source, filename=str(path))
     except OSError as error:
