@@ -229,7 +229,8 @@ def _write(path: Path, data: bytes) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path.resolve(), data, 0o666)  # a link stays a link; a page is made to be shown
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
-        raise StoreError(f"the report {path} cannot be written: {getattr(error, 'strerror', error)}") from error
+        why = getattr(error, "strerror", error)
+        raise StoreError(f"the report {path} cannot be written: {why}; -o names another place") from error
 
 
 def _is_special(path: Path) -> bool:

@@ -170,7 +170,7 @@ def _show_run(store: "Store", run_id: str, parts: Parts, wanted: Filter, page: P
     best = folder_of(store.path.parent, run_id) / "best.py"
     run = store.load_trajectory(run_id)
     attempts = [a for a in run.attempts if wanted.passes([a.status], a.speedup)]
-    about = (run.run, summary, str(best) if best.is_file() else None)
+    about = (run.run, summary, str(best) if best.is_file() else None, store.merged_from(run_id))
     if json:
         told = _run_json(*about) | {"attempts_shown": list(map(_line_json, attempts))}
         if parts.conversation:
@@ -376,10 +376,19 @@ def _artefacts(attempt_id: str, compiling: "KernelCompiler", kernels: list[Kerne
     return [built.artefacts[kernel.sha256] for kernel in kernels]
 
 
-def _run_json(started: RunStarted, summary: RunSummary, best_path: str | None) -> dict[str, Json]:
+def _run_json(
+    started: RunStarted, summary: RunSummary, best_path: str | None, merged_from: str | None
+) -> dict[str, Json]:
     """Return the one object of --json, but for the attempts."""
     facts_of = _listed("author_why task_sha256 machine limits seed versions", started)
-    return {"type": "run", "schema_version": 1, **run_json(summary), **facts_of, "best_path": best_path}
+    return {
+        "type": "run",
+        "schema_version": 1,
+        **run_json(summary),
+        **facts_of,
+        "best_path": best_path,
+        "merged_from": merged_from,
+    }
 
 
 def _listed(names: str, of: object) -> dict[str, Json]:
@@ -399,10 +408,12 @@ def _line_json(attempt: Attempt) -> dict[str, Json]:
     }
 
 
-def _run_facts(started: RunStarted, summary: RunSummary, best_path: str | None) -> Table:
+def _run_facts(started: RunStarted, summary: RunSummary, best_path: str | None, merged_from: str | None) -> Table:
     table = facts()
     table.add_row("run", one_line(summary.run_id))
     table.add_row("task", one_line(f"{summary.task}  (sha256 {started.task_sha256[:16]})"))
+    if merged_from is not None:
+        table.add_row("came with", one_line(merged_from))
     table.add_row("author", one_line(f"{summary.author}  ({started.author_why})"))
     table.add_row("where", one_line(words.where(summary)))
     table.add_row("began", f"{summary.started:%Y-%m-%d %H:%M:%S} UTC")

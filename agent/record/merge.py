@@ -12,7 +12,7 @@ one plain word. A run that came is marked as such in ours: the Python of its tas
 import contextlib
 import os
 import sqlite3
-import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from kerneltune.agent.record.store import (
     read_events,
     version,
 )
+from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.errors import StoreError
 
 _PAGE_EVENTS = 200  # read at a time
@@ -126,12 +127,15 @@ def _run(ours: Store, theirs: sqlite3.Connection, run_id: object, name: str, *, 
         return Merged(same=(run_id,)), len(there)
     if here and not _one_extends_the_other(here, there):
         return Merged(clashes=(Clash(run_id, _CLASH),)), len(there)
-    if not dry_run:
-        try:
-            ours.write_all(_checked(theirs, lacking), name)
-        except (Contradiction, _Damaged) as error:
-            why = f"contradicts what is stored, or is damaged ({error})"
-            return Merged(clashes=(Clash(run_id, why),)), len(there)
+    try:
+        events = _checked(theirs, lacking)
+        if dry_run:
+            deque(events, maxlen=0)
+        else:
+            ours.write_all(events, name)
+    except (Contradiction, _Damaged) as error:
+        why = f"contradicts what is stored, or is damaged ({error})"
+        return Merged(clashes=(Clash(run_id, why),)), len(there)
     proposed = sum(kind == "proposed" for digest, _, kind, _ in there if digest not in known)
     new, extended = ((), (run_id,)) if here else ((run_id,), ())
     return Merged(new, extended, events=len(lacking), attempts=proposed), len(there)
@@ -184,9 +188,9 @@ def opened_other(given: Path, ours: Path) -> Iterator[Path]:
         raise StoreError(f"{path}: {'no such file' if not path.exists() else 'not a file'}")
     if ours.exists() and os.path.samefile(path, ours):
         raise StoreError(f"{path} is the database of this runs directory itself")
-    with tempfile.TemporaryDirectory(prefix=".merge-", dir=ours.parent) as scratch:  # where there has to be room anyway
+    with ScratchFolder(ours.parent) as scratch:  # where there has to be room anyway
         with _one_line(str(path)):
-            source = _current(path, Path(scratch))
+            source = _current(path, scratch)
         yield source
 
 

@@ -14,12 +14,12 @@ _OWNER = "owner"  # a file in each, locked by its process, from which the system
 
 
 class ScratchFolder:
-    """A temporary folder at `path`, for this user alone. Making one removes those that processes of this user left when
-    they were killed. Close it in the end, or leave the `with`."""
+    """A temporary folder at `path`, for this user alone, where such folders are or `inside` another. Making one removes
+    those there that processes of this user left when they were killed. Close it in the end, or leave the `with`."""
 
-    def __init__(self) -> None:
-        sweep()
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    def __init__(self, inside: Path | None = None) -> None:
+        sweep(place := inside or Path(tempfile.gettempdir()))
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
         made = self.path / f".{_OWNER}"
         self._lock = os.open(made, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         with contextlib.suppress(OSError):  # a file system without locks: then nobody sweeps
@@ -41,9 +41,9 @@ class ScratchFolder:
         self.close()
 
 
-def sweep() -> None:
+def sweep(place: Path) -> None:
     """Remove the folders that nobody holds any more."""
-    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
         for entry in [e for e in entries if e.name.startswith(_PREFIX)]:
             with contextlib.suppress(OSError):
                 _remove_left(Path(entry.path))

@@ -369,6 +369,7 @@ def test_an_event_that_is_not_what_its_digest_says_is_left_out_with_its_run(tmp_
     with contextlib.closing(sqlite3.connect(theirs)) as connection, connection:
         connection.execute(spoil)
     found = joined(ours, theirs)
+    assert found == joined(ours, theirs, dry_run=True)
     assert (found.new, [c.run_id for c in found.clashes]) == ((), [RUNS[0]])
     assert "is not what its digest says" in found.clashes[0].why
     assert content(ours) == {}
