@@ -336,7 +336,8 @@ def _largest(value: Tensor) -> Tensor:
 
 
 def _row_rms(rows: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows, dim=1, keepdim=True) / math.sqrt(rows.shape[1])
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return norm / math.sqrt(rows.shape[1])
 
 
 def _lifted(noise: Tensor) -> Tensor:
@@ -353,8 +354,9 @@ def _no_tiles(rows: Tensor) -> Tensor:
 def _tile_rms(rows: Tensor) -> Tensor:
     """Root mean square of each whole 64 x 64 tile; what is left over at the edges is covered by the rows."""
     high, wide = (size // TILE for size in rows.shape)
-    tiles = rows[: high * TILE, : wide * TILE].unflatten(1, (wide, TILE)).unflatten(0, (high, TILE))  # never a copy
-    return torch.linalg.vector_norm(tiles, dim=(1, 3)) / TILE
+    tiles = rows[: high * TILE, : wide * TILE].view(high, TILE, wide, TILE)  # never a copy
+    norm: Tensor = torch.linalg.vector_norm(tiles, dim=(1, 3))
+    return norm / TILE
 
 
 def _bias(means: Tensor) -> str:
