@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from kerneltune.tools.sandbox import bubblewrap, linux
-from kerneltune.tools.sandbox import linux as sandbox_linux
 from kerneltune.tools.sandbox import rules as sandbox_rules
 from kerneltune.tools.sandbox.bubblewrap import Jail, NamespaceHolder
 from kerneltune.tools.sandbox.rules import Profile
@@ -151,12 +150,13 @@ class _Entry:
         return self._try(lambda: linux.set_limits(values)) and bounded
 
     def _filter(self, *, signals_scoped: bool) -> bool:
+        calls = sandbox_rules.calls(self._profile)
         checks = sandbox_rules.checks(self._profile, pid=os.getpid(), signals_scoped=signals_scoped)
-        program = sandbox_linux.assemble(sandbox_rules.denied(self._profile), checks)
+        program = linux.assemble(calls.names, checks, allow=calls.allow)
         if program is None:
             self._notes.append("no system-call filter for this architecture")
             return False
-        return self._try(lambda: sandbox_linux.install(program))
+        return self._try(lambda: linux.install(program))
 
 
 def available(profile: Profile = Profile.TRACER) -> Enforced:
