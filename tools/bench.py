@@ -354,6 +354,7 @@ def _not_run(reply: InterpretReply, case: str, where: str, results: list[CaseRes
     return Verdict(status, detail, cases=tuple(results), receipt=receipt, case=case, cause=cause)
 
 
+CPU_JUDGE = "kerneltune.tools.judge.service.cpu_judge:main"
 JUDGE = "kerneltune.tools.judge.service.session:main"
 EARLY_JUDGE = "kerneltune.tools.judge.service.session:main_early"  # imports what torch.compile needs while it waits
 OPEN_TIMEOUT_S = 180.0

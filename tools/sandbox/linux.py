@@ -45,6 +45,7 @@ setxattr:188:5 lsetxattr:189:6 fsetxattr:190:7 setxattrat:463:463 removexattr:19
 fremovexattr:199:16 removexattrat:466:466 utime:132:- utimes:235:- futimesat:261:- utimensat:280:88
 file_setattr:469:469 kill:62:129 tkill:200:130 tgkill:234:131 rt_sigqueueinfo:129:138 rt_tgsigqueueinfo:297:240
 setrlimit:160:164 prlimit64:302:261 setpriority:141:140 ioprio_set:251:30 sched_setscheduler:144:119
+setsid:112:157 setpgid:109:154
 sched_setparam:142:118 sched_setattr:314:274 sched_setaffinity:203:122 prctl:157:167 fcntl:72:25 ioctl:16:29
 read:0:63 write:1:64 readv:19:65 writev:20:66 pread64:17:67 pwrite64:18:68 lseek:8:62 open:2:- openat:257:56
 close:3:57 close_range:436:436 dup:32:23 dup2:33:- dup3:292:24 stat:4:- fstat:5:80 lstat:6:- newfstatat:262:79
@@ -288,6 +289,11 @@ def set_limits(limits: Mapping[int, int]) -> None:
 def virtual_bytes() -> int:
     """Address space in use now."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def first_to_go() -> None:
+    """Have the kernel end this process rather than others when memory runs out."""
+    Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def thread_count() -> int:

@@ -17,6 +17,7 @@ import importlib.util
 import os
 import pwd
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -133,6 +134,7 @@ class Profile(StrEnum):
     COMPILER = "compiler"
     INTERPRETER = "interpreter"
     RUNNER = "runner"
+    TASK = "task"
     TRUSTED = "trusted"
 
 
@@ -163,7 +165,8 @@ _PROGRAMS_AND_SCRATCH = """
 vfork fork execve wait4 waitid arch_prctl set_tid_address mkdir mkdirat rmdir rename renameat renameat2 unlink unlinkat
 truncate ftruncate fallocate fsync fdatasync umask sendfile copy_file_range
 """
-# Refused to the runner. More is not: CUDA makes sockets and memfds, pins threads, and is not ours to second-guess.
+# Refused to the runner and to a task's process. Nothing else is refused to the runner: CUDA makes sockets and memfds,
+# pins threads, and is not ours to second-guess.
 _KERNEL = """
 ptrace process_vm_readv process_vm_writev process_madvise process_mrelease kcmp pidfd_open pidfd_getfd
 pidfd_send_signal move_pages migrate_pages bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_setup
@@ -174,6 +177,13 @@ finit_module delete_module reboot personality iopl ioperm modify_ldt syslog vhan
 settimeofday clock_settime adjtimex clock_adjtime uselib
 """
 _PROCESSES = ["fork", "vfork", "execve", "execveat"]
+# Landlock knows no modes, owners, times and attributes, nor sockets with a path; who leaves the session outlives it.
+_OF_A_TASK = """
+connect shmget shmat shmctl msgget semget mq_open mq_unlink inotify_add_watch chmod fchmod fchmodat fchmodat2 chown
+fchown lchown fchownat setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat utime
+utimes futimesat utimensat file_setattr setrlimit setpriority ioprio_set sched_setscheduler sched_setparam sched_setattr
+setsid setpgid
+"""
 
 
 class Calls(NamedTuple):
@@ -187,13 +197,15 @@ def calls(profile: Profile) -> Calls:
     """The system calls of a role; some of them are judged by an argument as well (`checks`)."""
     if profile is Profile.RUNNER:
         return Calls((*_KERNEL.split(), *_PROCESSES), allow=False)
+    if profile is Profile.TASK:
+        return Calls((*_KERNEL.split(), *_OF_A_TASK.split()), allow=False)
     groups = [_FILES, _MEMORY_AND_THREADS, _SIGNALS_AND_TIME, _ITSELF, _SOCKET_PAIRS]
     if profile is Profile.COMPILER:
         groups.append(_PROGRAMS_AND_SCRATCH)
     return Calls(tuple(" ".join(groups).split()), allow=True)
 
 
-_AF_UNIX, _SOCK_STREAM, _SOCK_FLAGS = 1, 1, (0, 0x80000, 0x800, 0x80800)
+_AF_UNIX, _SOCK_STREAM, _SOCK_SEQPACKET, _SOCK_FLAGS = 1, 1, 5, (0, 0x80000, 0x800, 0x80800)
 _A_THREAD = (0x3D0F00, 0x7D0F00)  # clone's flags as glibc and musl start one
 _CLONE_THREAD, _CLONE_NEW = 0x10000, 0x7E020000
 _PRCTL = (1, 4, 22, 36, 0x59616D61)  # PDEATHSIG, DUMPABLE, SECCOMP, CHILD_SUBREAPER, PTRACER
@@ -210,6 +222,7 @@ _IOCTL = (
     0x5450,
     0x5451,
 )  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIO(N)CLEX
+_IOCTL_TO_OTHERS = (0x8901, 0x8902, 0x5412, 0x541C, 0x540E)  # FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX, TIOCSCTTY
 _EVERYBODY = 0xFFFFFFFF  # kill(-1, ...)
 _SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 
@@ -224,6 +237,22 @@ def checks(profile: Profile, *, pid: int, signals_scoped: bool) -> list[Argument
             ArgumentCheck("fcntl", 1, _FCNTL_TO_OTHERS, deny=True),
             ArgumentCheck("socket", 0, (_AF_UNIX,), deny=False),
         ]
+    # Where Landlock guards everyone else, a process may end what it has started itself.
+    whom = ArgumentCheck("kill", 0, (_EVERYBODY,) if signals_scoped else (pid,), deny=signals_scoped)
+    if profile is Profile.TASK:
+        kinds = tuple(kind | flags for kind in (_SOCK_STREAM, _SOCK_SEQPACKET) for flags in _SOCK_FLAGS)
+        return [
+            whom,
+            *(ArgumentCheck(call, 0, (pid,), deny=False) for call in _SIGNALS[1:] if not signals_scoped),
+            ArgumentCheck("prctl", 0, _PRCTL, deny=True),
+            ArgumentCheck("clone", 0, (_CLONE_NEW,), deny=True, bits=True),
+            ArgumentCheck("fcntl", 1, _FCNTL_TO_OTHERS, deny=True),
+            ArgumentCheck("ioctl", 1, _IOCTL_TO_OTHERS, deny=True),
+            null("prlimit64", 2),
+            *(ArgumentCheck(call, 0, (_AF_UNIX,), deny=False) for call in ("socket", "socketpair")),
+            *(ArgumentCheck(call, 1, kinds, deny=False) for call in ("socket", "socketpair")),  # which need connect
+            null("sendto", 4),
+        ]
     found = [
         ArgumentCheck("tgkill", 0, (pid,), deny=False),
         ArgumentCheck("prctl", 0, _NAMES, deny=False),
@@ -237,12 +266,14 @@ def checks(profile: Profile, *, pid: int, signals_scoped: bool) -> list[Argument
     ]
     if profile is not Profile.COMPILER:
         return [*found, ArgumentCheck("kill", 0, (pid,), deny=False), ArgumentCheck("clone", 0, _A_THREAD, deny=False)]
-    # It may end its own ptxas where Landlock guards everyone else.
-    whom = ArgumentCheck("kill", 0, (_EVERYBODY,) if signals_scoped else (pid,), deny=signals_scoped)
     return [*found, whom, ArgumentCheck("clone", 0, (_CLONE_NEW,), deny=True, bits=True)]
 
 
-def paths(profile: Profile, scratch: Path | None) -> list[tuple[Path, Access]]:
+Rule = tuple[Path, Access]
+_RECORD = "runs.db"  # what models were told, and what they answered
+
+
+def paths(profile: Profile, scratch: Path | None) -> list[Rule]:
     """What may be opened, and how; everything else may not."""
     roots = readable_roots(_PARTS[profile])
     rules = [(path, Access.READ) for path in [*roots.readable, *map(Path, _SYSTEM)]]
@@ -254,7 +285,40 @@ def paths(profile: Profile, scratch: Path | None) -> list[tuple[Path, Access]]:
         rules += [(path, Access.RUN) for path in _compiler_tools()]
     if profile is Profile.RUNNER:
         rules += _cuda()
+    if profile is Profile.TASK:
+        rules += _of_a_task(roots)
     return rules
+
+
+def _of_a_task(roots: Roots) -> list[Rule]:
+    """Any program (torch.compile and extensions start a C compiler), our sources, packages that are installed in place,
+    and the GPU. Of other processes names and command lines stay readable, nothing that ptrace's rules guard."""
+    programs = ["/sbin", "/usr/sbin", *glob.glob("/usr/local/cuda*")]
+    found = [(path, Access.RUN) for path in (*roots.readable, _PACKAGE / "agent", *map(Path, programs))]
+    in_place = [place for place in map(Path, sys.path) if place.is_dir() and not _is_crowded(place)]
+    found += [(path, Access.READ) for path in (*in_place, Path("/proc"), *map(Path, _ETC))]
+    return [*found, *_cuda()] if glob.glob("/dev/nvidia*") else found
+
+
+def beside(task: Path) -> list[Rule]:
+    """What the code of a task file may read of the folder that it lies in: not what is hidden (.env, .git, .ssh), nor a
+    folder of runs, nor where a link leads out. Where the folder holds more than a project only its files."""
+    folder = task.resolve().parent
+    crowded = _is_crowded(folder)
+    rules = [(task.resolve(), Access.READ), (folder, Access.READ_DIR)]
+    with contextlib.suppress(OSError):
+        for entry in sorted(folder.iterdir()):
+            real = entry.resolve()
+            inside = real.is_relative_to(folder) and not any(p.startswith(".") for p in real.relative_to(folder).parts)
+            if inside and not (real / _RECORD).exists() and (real.is_file() or not crowded):
+                rules.append((real, Access.READ))
+    return rules
+
+
+def _is_crowded(folder: Path) -> bool:
+    """Does it hold more than a project: the home folder, a checkout of ours, everybody's temporary files, or these?"""
+    places = {*private_places(_PACKAGE), Path(tempfile.gettempdir()).resolve()}
+    return any(place.is_relative_to(folder.resolve()) for place in places)
 
 
 _SYSTEM = (
@@ -262,11 +326,14 @@ _SYSTEM = (
     *("/sys/devices/system/cpu", "/dev/zero", "/dev/urandom", "/dev/random"),
 )
 
+_ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/alternatives")
+
 _PARTS = {  # sub-packages of tools that a role imports
     Profile.TRACER: ("languages/ptx", "replay", "sandbox", "schema", "trace"),
     Profile.COMPILER: ("compile", "languages/ptx", "sandbox", "schema"),
     Profile.INTERPRETER: ("languages", "replay", "sandbox", "schema"),
     Profile.RUNNER: ("backends", "replay", "sandbox", "schema"),
+    Profile.TASK: ("",),
 }
 
 
@@ -291,7 +358,7 @@ def _compiler_tools() -> Iterator[Path]:
         yield Path(loader)
 
 
-def _cuda() -> list[tuple[Path, Access]]:
+def _cuda() -> list[Rule]:
     """Device nodes with ioctl; all of /proc for reading (other processes stay closed: ptrace rules guard them); our
     own /proc folder for writing (CUDA names its threads there)."""
     devices = [*glob.glob("/dev/nvidia*"), "/dev/dxg", "/dev/shm"]  # noqa: S108 - a runner needs it
