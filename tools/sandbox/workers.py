@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from kerneltune.tools.sandbox import bubblewrap, wire
 from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
+from kerneltune.tools.sandbox.linux import Access
 from kerneltune.tools.sandbox.rules import Profile, Rule, beside
 from kerneltune.tools.sandbox.wire import Enforced, ResourceLimits, SpawnRequest
 from kerneltune.tools.schema.codec import Json, decode, encode, plain
@@ -426,9 +427,16 @@ class Machine:
         worker.enforced()
         return worker
 
-    def task(self, target: str, files: Iterable[Path] = ()) -> Worker:
-        """A child that runs the code of tasks, which may read what lies beside these `files`."""
-        return self.base.spawn(target, Profile.TASK, rules=[rule for file in files for rule in beside(file)])
+    def task(
+        self,
+        target: str,
+        files: Iterable[Path] = (),
+        writable: Iterable[Path] = (),
+        extra: Sequence[socket.socket] = (),
+    ) -> Worker:
+        """A child that runs the code of tasks, which may read what lies beside these `files` and write to folders."""
+        rules = [rule for file in files for rule in beside(file)] + [(folder, Access.WRITE) for folder in writable]
+        return self.base.spawn(target, Profile.TASK, extra=extra, rules=rules)
 
     def trusted(self, target: str, extra: Sequence[socket.socket] = ()) -> Worker:
         """A child that runs our own code and nobody else's."""
