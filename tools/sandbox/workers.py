@@ -377,7 +377,7 @@ LIMITS = {
     # address space for inputs and outputs of 7.5 GB each, of which a sample of programs touches some megabytes
     Profile.INTERPRETER: ResourceLimits(memory_bytes=20 * _GIB, file_bytes=16 << 20, cpu_s=600, open_files=64),
     Profile.RUNNER: ResourceLimits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096),
-    Profile.TASK: ResourceLimits(memory_bytes=None, file_bytes=64 * _GIB, cpu_s=None, open_files=4096),
+    Profile.TASK: ResourceLimits(memory_bytes=None, file_bytes=256 * _GIB, cpu_s=None, open_files=4096),
     Profile.TRUSTED: ResourceLimits(memory_bytes=None, file_bytes=1 << 40, cpu_s=None, open_files=4096),
 }
 _WITHOUT_SCRATCH = (Profile.TRACER, Profile.INTERPRETER)  # they write no files

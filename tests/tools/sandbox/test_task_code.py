@@ -54,6 +54,7 @@ forbidden = {{
     "environment of the supervisor": lambda: open("/proc/{pid}/environ").read(),
     "memory of the fork server": lambda: open(f"/proc/{{os.getppid()}}/mem"),
     "write beside itself": lambda: open(HERE + "/new", "w"),
+    "what another task keeps": lambda: open(OUTSIDE + "/new", "w"),
     "write to /tmp": lambda: open("/tmp/planted-by-a-task", "w"),
     "write by a program": lambda: subprocess.run(["cp", "/etc/passwd", HERE + "/new"], check=True, stderr=-3) and 1,
     "mode": lambda: os.chmod(__file__, 0o777),
@@ -68,6 +69,7 @@ allowed = {{
     "beside": beside,
     "weights": lambda: open(HERE + "/data/weights").read(),
     "scratch": scratch,
+    "what it keeps": lambda: open(OUTSIDE + "/kept/new", "w").write("x"),
     "program": lambda: subprocess.run(["sh", "-c", "echo hello"], capture_output=True, text=True).stdout,
     "pair": lambda: [end.close() for end in socket.socketpair()],
 }}
@@ -84,12 +86,25 @@ def get_init_inputs():
     return []
 """
 
+TASK_THAT_READS = """
+import torch
+from torch import nn
+WEIGHTS = open({weights!r}).read()
+class Model(nn.Module):
+    def forward(self, x):
+        return x + 1
+def get_inputs():
+    return [torch.randn(8, 8)]
+def get_init_inputs():
+    return []
+"""
+
 
 @pytest.fixture
 def evil(tmp_path: Path) -> Path:
     """A task's file, what it may read beside it, and what it may not."""
     outside, folder = tmp_path / "outside", tmp_path / "task"
-    for made in (outside, folder, folder / "runs", folder / "data"):
+    for made in (outside, outside / "kept", folder, folder / "runs", folder / "data"):
         made.mkdir()
     (outside / "secret").write_text("a secret")
     (folder / "link").symlink_to(outside / "secret")
@@ -109,7 +124,7 @@ def test_the_code_of_a_task_reads_its_folder_and_reaches_nothing_else(
     with (
         socket.socket(socket.AF_UNIX) as listens,
         shared_fork_server.forked(workers.started_base()) as machine,
-        machine.task(CPU_JUDGE, [evil]) as judge,
+        machine.task(CPU_JUDGE, [evil], writable=[evil.parents[1] / "outside" / "kept"]) as judge,
     ):
         listens.bind(str(evil.parents[1] / "outside" / "listens"))
         listens.listen()
@@ -123,6 +138,7 @@ def test_the_code_of_a_task_reads_its_folder_and_reaches_nothing_else(
         "beside": "7",
         "weights": "'weights'",
         "scratch": "1",
+        "what it keeps": "1",
         "program": "'hello\\n'",
         "pair": "[None, None]",
     }
@@ -138,3 +154,16 @@ def test_of_a_folder_that_holds_more_than_a_project_only_files_are_readable(
     (tmp_path / "other").mkdir()
     readable = {path.name for path, access in beside(tmp_path / "task.py") if access & access.READ_FILE}
     assert readable == {"task.py", "weights"}
+
+
+def test_a_task_that_needs_a_file_from_elsewhere_is_told_where_it_may_lie(tmp_path: Path) -> None:
+    (tmp_path / "task").mkdir()
+    (tmp_path / "weights").write_text("weights")
+    path = tmp_path / "task" / "reads.py"
+    path.write_text(TASK_THAT_READS.format(weights=str(tmp_path / "weights")))
+    with (
+        shared_fork_server.forked(workers.started_base()) as machine,
+        machine.task(CPU_JUDGE, [path]) as judge,
+        pytest.raises(TaskError, match=r"line 4: .*Permission denied.*the folder of its file"),
+    ):
+        open_task(judge, find_task(str(path)))
