@@ -23,6 +23,7 @@ from kerneltune.agent.settings import Settings
 from kerneltune.tools.corpus import corpus_root, load_corpus
 from kerneltune.tools.evaluator import Candidate, judge_all
 from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import Verdict
 from kerneltune.tools.task.load import find_task
 
 HOSTILE = """
@@ -60,15 +61,17 @@ ATTACKS = ("leases", "locks", "aio", "processors", "memory")
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of one honest kernel: all that an author reads of it, and how long it took."""
+    """What became of one honest kernel. `ran`: how many of its programs at the timed shape were run, for which there is
+    half a second of processor time."""
 
     verdict: str
+    ran: int
     seconds: float
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Verdicts of honest kernels, alone and beside hostile ones, in the order of the kernels."""
+    """Honest kernels, alone and beside hostile ones, in the order of the kernels."""
 
     alone: tuple[Judged, ...]
     beside: tuple[tuple[Judged, ...], ...]
@@ -96,7 +99,19 @@ def judged(opened: Session, sources: Sequence[str], width: int) -> tuple[Judged,
     """Judge them as `optimize bench` does."""
     candidates = [Candidate(str(number), source) for number, source in enumerate(sources)]
     found = sorted(judge_all(opened.tools, candidates, width=width), key=lambda one: one.index)
-    return tuple(Judged(f"{one.verdict.status.value}: {one.verdict.detail}", one.seconds) for one in found)
+    return tuple(Judged(in_short(one.verdict), ran_of(one.verdict), one.seconds) for one in found)
+
+
+def in_short(verdict: Verdict) -> str:
+    """Its status and why, and which input sets of which case it is right on."""
+    cases = " ".join(f"{case.case}/{case.inputs}{'' if case.ok else '!'}" for case in verdict.cases)
+    return f"{verdict.status.value} {verdict.cause or ''} {cases}"
+
+
+def ran_of(verdict: Verdict) -> int:
+    """How many programs of the timed shape were run."""
+    covered = verdict.receipt.get("timed_shape")
+    return int(covered.get("ran", 0)) if isinstance(covered, dict) else 0
 
 
 @contextmanager
@@ -157,6 +172,8 @@ def main() -> int:
         "median_s_alone": round(statistics.median(one.seconds for one in found.alone), 2),
         "median_s": round(statistics.median(times), 2),
         "longest_s": round(max(times), 2),
+        "programs_alone": sum(one.ran for one in found.alone),
+        "programs_a_round": [sum(one.ran for one in judged) for judged in found.beside],
         "verdicts": sorted({one.verdict for one in found.alone}),
     }
     print(json.dumps(told, indent=2))
