@@ -295,7 +295,8 @@ def _of_a_task(roots: Roots) -> list[Rule]:
     and the GPU. Of other processes names and command lines stay readable, nothing that ptrace's rules guard."""
     programs = ["/sbin", "/usr/sbin", *glob.glob("/usr/local/cuda*")]
     found = [(path, Access.RUN) for path in (*roots.readable, _PACKAGE / "agent", *map(Path, programs))]
-    in_place = [place for place in map(Path, sys.path) if place.is_dir() and not _is_crowded(place)]
+    crowded = _crowded_places()
+    in_place = [path for path in map(Path, sys.path) if path.is_dir() and not _is_above(path, crowded)]
     found += [(path, Access.READ) for path in (*in_place, Path("/proc"), *map(Path, _ETC))]
     return [*found, *_cuda()] if glob.glob("/dev/nvidia*") else found
 
@@ -304,7 +305,7 @@ def beside(task: Path) -> list[Rule]:
     """What the code of a task file may read of the folder that it lies in: not what is hidden (.env, .git, .ssh), nor a
     folder of runs, nor where a link leads out. Where the folder holds more than a project only its files."""
     folder = task.resolve().parent
-    crowded = _is_crowded(folder)
+    crowded = _is_above(folder, _crowded_places())
     rules = [(task.resolve(), Access.READ), (folder, Access.READ_DIR)]
     with contextlib.suppress(OSError):
         for entry in sorted(folder.iterdir()):
@@ -315,9 +316,13 @@ def beside(task: Path) -> list[Rule]:
     return rules
 
 
-def _is_crowded(folder: Path) -> bool:
-    """Does it hold more than a project: the home folder, a checkout of ours, everybody's temporary files, or these?"""
-    places = {*private_places(_PACKAGE), Path(tempfile.gettempdir()).resolve()}
+def _crowded_places() -> set[Path]:
+    """What holds more than a project: the home folder, a checkout of ours, everybody's temporary files."""
+    return {*private_places(_PACKAGE), Path(tempfile.gettempdir()).resolve()}
+
+
+def _is_above(folder: Path, places: Iterable[Path]) -> bool:
+    """Is it one of these places, or a folder that one of them lies in?"""
     return any(place.is_relative_to(folder.resolve()) for place in places)
 
 
