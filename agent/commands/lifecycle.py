@@ -414,7 +414,7 @@ def _offline_author(started: Started, tracker: AttemptTracker) -> Iterator[Offli
         tracker.emit(Note(tracker.run_id, "search", words))
 
     author = OfflineAuthor(
-        through(functools.partial(workshop.lowering.call, task=started.opened.task_file)),
+        through(functools.partial(workshop.lowering.call, task=started.opened.file)),
         arch_number(workshop.arch),
         started.event.seed,
         started.store.earlier(started.event) if settings.warm_start else [],
