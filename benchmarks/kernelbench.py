@@ -51,7 +51,7 @@ from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.session import LOWER_TIMEOUT_S, Lowering, open_task
 from kerneltune.tools.backends import gpu_info, gpu_sampler
 from kerneltune.tools.backends.base import GpuInfo
-from kerneltune.tools.bench import EARLY_JUDGE, CpuBench, GpuBench, waiting_judge
+from kerneltune.tools.bench import CPU_JUDGE, EARLY_JUDGE, CpuBench, GpuBench, waiting_judge
 from kerneltune.tools.sandbox import workers
 from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import Json, decode, encode
@@ -461,7 +461,7 @@ class Problem:
             yield Candidate(opened, proposal, update)
 
     def _described(self, deadline: Deadline) -> OpenedProblem:
-        desk = self._hold(self._place.machine.trusted("kerneltune.tools.judge.service.cpu_judge:main"))
+        desk = self._hold(self._place.machine.task(CPU_JUDGE, [self.path]))
         with _parsing:
             file = find_task(str(self.path))
         task, *_ = open_task(desk, file, deadline.left_s)

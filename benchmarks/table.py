@@ -72,7 +72,7 @@ from kerneltune.agent.record.query import Filter, RunSummary
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view.plain import PlainView, summary_text
-from kerneltune.tools.bench import Bench, GpuBench
+from kerneltune.tools.bench import CPU_JUDGE, Bench, GpuBench
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
@@ -586,7 +586,7 @@ class Ahead:
             self._shop.lowering.close()
 
     def _described(self, task_file: TaskFile) -> Updater:
-        with self._shop.machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as desk:
+        with self._shop.machine.task(CPU_JUDGE, [task_file.path]) as desk:
             task, *_ = open_task(desk, task_file)
         return updater_for(self._shop, task, self._machine, Patience())
 

@@ -25,7 +25,7 @@ from kerneltune.tools.sandbox.wire import WireMessage
 from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
 from kerneltune.tools.schema.errors import GpuLost, TaskError, WorkerError, WorkerTimeout
-from kerneltune.tools.schema.gpus import Ceilings
+from kerneltune.tools.schema.gpus import Ceilings, compiled_path
 from kerneltune.tools.schema.messages import (
     ANSWER_LIMIT_S,
     BASELINE_LIMIT_S,
@@ -354,6 +354,7 @@ def _not_run(reply: InterpretReply, case: str, where: str, results: list[CaseRes
     return Verdict(status, detail, cases=tuple(results), receipt=receipt, case=case, cause=cause)
 
 
+CPU_JUDGE = "kerneltune.tools.judge.service.cpu_judge:main"
 JUDGE = "kerneltune.tools.judge.service.session:main"
 EARLY_JUDGE = "kerneltune.tools.judge.service.session:main_early"  # imports what torch.compile needs while it waits
 OPEN_TIMEOUT_S = 180.0
@@ -513,7 +514,7 @@ def gpu_bench(
 ) -> Iterator[GpuBench]:
     """Start the judge on the GPU and load the task; end judge and runner on the way out. `ceilings` are what
     `calibrate` measured on this GPU; torch.compile keeps its work in `cache_dir`, for the next session."""
-    with waiting_judge(machine) as bench:
+    with waiting_judge(machine, task_file=task_file, cache_dir=cache_dir) as bench:
         bench.open(task_file, task, baselines=baselines, ceilings=ceilings, cache_dir=cache_dir)
         bench.warm()
         yield bench
@@ -533,17 +534,39 @@ def opening(bench: GpuBench, ready: Callable[[], Baselines]) -> Iterator[GpuBenc
 
 @contextlib.contextmanager
 def waiting_judge(
-    machine: Machine, target: str = JUDGE, tell: Callable[[str], None] = lambda _: None
+    machine: Machine,
+    target: str = JUDGE,
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    task_file: TaskFile | None = None,
+    cache_dir: Path | None = None,
 ) -> Iterator[GpuBench]:
     """Start the judge, which opens a task when it is told one; end judge and runner on the way out. One that is started
-    before there is a task is an EARLY_JUDGE. `tell` hears what a person who waits should know."""
+    before there is a task is an EARLY_JUDGE. `tell` hears what a person who waits should know. With a `task_file` it is
+    confined to what that may read, and to what it keeps of it in `cache_dir`."""
     ours, theirs = socket.socketpair()
-    with ours, theirs, machine.trusted(target, extra=[theirs]) as judge:
+    with contextlib.ExitStack() as held:
+        held.enter_context(ours)
+        held.enter_context(theirs)
+        if task_file is None:
+            judge = held.enter_context(machine.trusted(target, extra=[theirs]))
+        else:
+            kept = _kept_of(task_file, cache_dir) if cache_dir else ()
+            judge = held.enter_context(machine.task(target, [task_file.path], kept, [theirs]))
         bench = GpuBench(machine, judge, ours, tell)
         try:
             yield bench
         finally:
             bench.close()
+
+
+def _kept_of(task_file: TaskFile, cache_dir: Path) -> tuple[Path, ...]:
+    """Make the folders that a judge of that task writes in; those that cannot be made it misses, and says so."""
+    folders = (compiled_path(cache_dir, task_file.sha256), cache_dir / "locks")
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folders
 
 
 def calibrate(machine: Machine) -> Ceilings:

@@ -418,7 +418,7 @@ def _offline_author(started: Started, tracker: AttemptTracker) -> Iterator[Offli
         tracker.emit(Note(tracker.run_id, "search", words))
 
     author = OfflineAuthor(
-        through(workshop.lowering.call),
+        through(functools.partial(workshop.lowering.call, task=started.opened.file)),
         arch_number(workshop.arch),
         started.event.seed,
         started.store.earlier(started.event) if settings.warm_start else [],

@@ -21,7 +21,17 @@ from kerneltune.agent.settings import Settings
 from kerneltune.agent.tracker import AttemptTracker, Place
 from kerneltune.tools.backends import gpu_info
 from kerneltune.tools.backends.base import GpuInfo
-from kerneltune.tools.bench import EARLY_JUDGE, JUDGE, Bench, CpuBench, GpuBench, ask_judge, opening, waiting_judge
+from kerneltune.tools.bench import (
+    CPU_JUDGE,
+    EARLY_JUDGE,
+    JUDGE,
+    Bench,
+    CpuBench,
+    GpuBench,
+    ask_judge,
+    opening,
+    waiting_judge,
+)
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.receipt import ReceiptContext
 from kerneltune.tools.sandbox import workers
@@ -39,6 +49,7 @@ from kerneltune.tools.update import UpdateLimits, Updater
 
 DESCRIBE_TIMEOUT_S = 120.0
 LOWER_TIMEOUT_S = 120.0
+INDUCTOR = "kerneltune.agent.authors.search.inductor:main"
 USUAL_WIDTH = 2
 MOST_ON_A_GPU = 5  # tracing and compiling take 1.1 s and screening 0.35 s; each more knows one verdict less
 CORES_EACH = 2  # a tracer and a compiler, each a process
@@ -68,20 +79,27 @@ class Lowering:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._worker: Worker | None = None
+        self._beside: dict[Path, Path] = {}  # by folder a task file in it: there the worker may read
         self._asking = threading.Lock()
         self._answers: dict[str, dict[str, Json]] = {}
 
-    def call(self, body: dict[str, Json], timeout_s: float = LOWER_TIMEOUT_S) -> dict[str, Json]:
+    def call(
+        self, body: dict[str, Json], timeout_s: float = LOWER_TIMEOUT_S, task: TaskFile | None = None
+    ) -> dict[str, Json]:
         """Its answer, the same again to what was asked before; the errors of `Worker.call`. After one of them the next
-        request has a fresh worker: a late answer of the old one would be taken for the next request's."""
+        request has a fresh worker: a late answer of the old one would be taken for the next request's. So has the first
+        one for a `task` in another folder, where its code may read."""
         name = json.dumps(body, sort_keys=True)
         with self._asking:
             if name not in self._answers:
+                if task and task.path.parent not in self._beside:
+                    self.close()
+                    self._beside[task.path.parent] = task.path
                 self._answers[name] = self._asked(body, timeout_s)
             return self._answers[name]
 
     def _asked(self, body: dict[str, Json], timeout_s: float) -> dict[str, Json]:
-        self._worker = worker = self._worker or self._machine.trusted("kerneltune.agent.authors.search.inductor:main")
+        self._worker = worker = self._worker or self._machine.task(INDUCTOR, self._beside.values())
         try:
             return worker.call(body, timeout_s=timeout_s).body
         except BaseException:  # Ctrl-C leaves an answer on its way, too
@@ -224,8 +242,8 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
     patience, machine = patience or Patience(), shop.machine.apart()
     with contextlib.ExitStack() as held:
         target = JUDGE if patience.first_tier == "screened" else EARLY_JUDGE  # whose imports take 2 s
-        gpu_judge = held.enter_context(waiting_judge(machine, target, _teller(shop))) if shop.gpu else None
-        judge = held.enter_context(machine.trusted("kerneltune.tools.judge.service.cpu_judge:main"))
+        gpu_judge = held.enter_context(_gpu_judge(shop, machine, target, task_file)) if shop.gpu else None
+        judge = held.enter_context(machine.task(CPU_JUDGE, [task_file.path]))
         task, notes, small = open_task(judge, task_file, gpu_memory_bytes=_gpu_memory_bytes(shop))
         updater = updater_for(shop, task, machine, patience)
         bench: Bench = CpuBench(task, judge, machine.interpreter, case_timeout_s=patience.replay_s)
@@ -234,6 +252,14 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
             bench = held.enter_context(opening(gpu_judge, ready))
         tools = Evaluator(updater, bench, "timing" if shop.gpu else "checking")
         yield Session(shop, task_file, task, tools, machine, notes)
+
+
+def _gpu_judge(
+    shop: Workshop, machine: Machine, target: str, task_file: TaskFile
+) -> contextlib.AbstractContextManager[GpuBench]:
+    if shop.settings.counters:  # ncu talks to the process that it counts by TCP
+        return waiting_judge(machine, target, _teller(shop))
+    return waiting_judge(machine, target, _teller(shop), task_file=task_file, cache_dir=shop.settings.cache_dir)
 
 
 def _teller(shop: Workshop) -> Callable[[str], None]:

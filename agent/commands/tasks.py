@@ -85,12 +85,13 @@ class CheckedTask:
 
 
 def checked_task(task_file: "TaskFile") -> CheckedTask:
-    """Open a task as a run would: its reference runs in a trusted worker, and kernels that do nothing are tried on it.
+    """Open a task as a run would: its reference runs in a worker, and kernels that do nothing are tried on it.
     Raises TaskError when its code fails."""
     from kerneltune.agent.commands.session import open_task
+    from kerneltune.tools.bench import CPU_JUDGE
     from kerneltune.tools.sandbox import workers
 
-    with workers.started_base() as machine, machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
+    with workers.started_base() as machine, machine.task(CPU_JUDGE, [task_file.path]) as judge:
         return CheckedTask(*open_task(judge, task_file)[:2])
 
 

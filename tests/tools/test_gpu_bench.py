@@ -15,6 +15,7 @@ from kerneltune.tools.schema.errors import GpuLost, TaskError
 from kerneltune.tools.schema.messages import Baselines, BenchReply, BenchRequest, GpuTaken, SupervisorMessage, Warm
 from kerneltune.tools.schema.plan import Plan
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
+from kerneltune.tools.task.load import find_task
 from kerneltune.tools.update import Update
 from tests import shared_fork_server
 
@@ -77,7 +78,9 @@ def test_a_judge_that_is_killed_before_it_has_started_ends_at_once() -> None:
 def opened(name: str, told: list[str]) -> Iterator[GpuBench]:
     with (
         shared_fork_server.forked(workers.started_base()) as machine,
-        waiting_judge(machine, f"tests.tools.test_gpu_bench:{name}", told.append) as bench,
+        waiting_judge(
+            machine, f"tests.tools.test_gpu_bench:{name}", told.append, task_file=find_task("softmax")
+        ) as bench,
         opening(bench, lambda: bench.warm(every=False)),
     ):
         yield bench

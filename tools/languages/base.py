@@ -110,7 +110,7 @@ class Language(Protocol):
         until_s: float = math.inf,
     ) -> bool:
         """In the interpreter: run it on the CPU, or those of its programs; `values` are numbers, Pointer and
-        DescriptorValue. Programs that write no element twice may be stopped after `until_s` (by time.monotonic).
+        DescriptorValue. Programs that write no element twice may be stopped after `until_s` (by time.process_time).
         Returns whether they ran to their end. Raises NotInterpreted."""
 
 

@@ -4,9 +4,11 @@
                          no network, no processes, no signals, no other files
     COMPILER             LLM-written IR in Triton and ptxas: the same, and may run Triton's own tools
     RUNNER               LLM-written device code: keeps what CUDA needs; no network, no programs, no foreign files
+    TASK                 the task's own code, in the judge and in TorchInductor: reads libraries and the task's folder,
+                         writes `scratch`, runs programs, keeps what CUDA needs; no network, no foreign files or signals
     TRUSTED              our own code: dies with its parent, holds no foreign file descriptor
 
-All but the last two live in bubblewrap's namespaces as well, where bwrap is present (`bubblewrap`). A kernel that
+The first three live in bubblewrap's namespaces as well, where bwrap is present (`bubblewrap`). A kernel that
 lacks one of the means is no error: `Enforced` says what took effect and goes into the receipts.
 Not hidden without bubblewrap: that a path exists and its size (Landlock does not cover stat).
 """
@@ -15,17 +17,17 @@ import json
 import os
 import resource
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from kerneltune.tools.sandbox import bubblewrap, linux
-from kerneltune.tools.sandbox import linux as sandbox_linux
 from kerneltune.tools.sandbox import rules as sandbox_rules
 from kerneltune.tools.sandbox.bubblewrap import Jail, NamespaceHolder
-from kerneltune.tools.sandbox.rules import Profile
+from kerneltune.tools.sandbox.rules import Profile, Rule
 from kerneltune.tools.sandbox.wire import Enforced, ResourceLimits
 from kerneltune.tools.schema.codec import decode, encode
 
+WITH_CUDA = (Profile.RUNNER, Profile.TASK)
 JAILED = (Profile.TRACER, Profile.COMPILER, Profile.INTERPRETER)  # profiles that live in bubblewrap's namespaces
 # Processes and threads: in bubblewrap's jail of one role together, else of one worker, where it has a user namespace of
 # its own. Elsewhere the limit would count what the user runs besides; and the kernel exempts root from it.
@@ -41,27 +43,30 @@ def enter(
     limits: ResourceLimits,
     keep_fds: Collection[int],
     jail: Jail | None = None,
+    rules: Sequence[Rule] = (),
 ) -> Enforced:
     """Confine this process for good. To be called once, right after a fork, while it has one thread.
 
     Every file descriptor but `keep_fds` is closed. Files may be written in `scratch` alone, and nowhere without it.
-    `jail` says in which namespaces this process should be by now; whether it is, it looks up itself.
+    `rules`: what may be opened besides. `jail` says in which namespaces this process should be by now; whether it is,
+    it looks up itself.
     """
     linux.close_fds(keep_fds)
     linux.new_session()
     if profile is Profile.TRUSTED:
         linux.die_with_parent()
         return Enforced(profile)
-    os.chdir(scratch or "/")
-    return _Entry(profile, scratch, jail or Jail()).run(limits)
+    if profile is not Profile.TASK:  # whose file may be named from where the user stands
+        os.chdir(scratch or "/")
+    return _Entry(profile, scratch, jail or Jail(), rules).run(limits)
 
 
 class _Entry:
     """The steps in an order that works: namespaces and capabilities first, since changing credentials clears the
     parent-death signal; the system-call filter last, since it refuses most of the other steps."""
 
-    def __init__(self, profile: Profile, scratch: Path | None, jail: Jail) -> None:
-        self._profile, self._scratch, self._jail = profile, scratch, jail
+    def __init__(self, profile: Profile, scratch: Path | None, jail: Jail, rules: Sequence[Rule]) -> None:
+        self._profile, self._scratch, self._jail, self._rules = profile, scratch, jail, rules
         self._notes = [jail.problem] if jail.problem else []
         self._jailed = all(map(jail.holds, ("mnt", "pid", "net", "ipc", "uts", "user")))
 
@@ -70,6 +75,8 @@ class _Entry:
         if not alone:
             self._notes.append("threads that ran before stay unconfined by Landlock")
         network, user = self._unshare()
+        if self._profile is not Profile.RUNNER:
+            self._try(linux.first_to_go)
         capabilities = self._try(lambda: linux.drop_capabilities(self._kept_capabilities()))
         self._try(linux.forbid_new_privileges)
         abi = self._landlock() if alone else 0
@@ -77,7 +84,8 @@ class _Entry:
         if self._profile in JAILED:
             os.nice(_NICENESS)
         self._try(linux.die_with_parent)
-        self._try(linux.hide)
+        if self._profile is not Profile.TASK:  # its programs look at /proc/self, which would be root's
+            self._try(linux.hide)
         filtered = self._filter(signals_scoped=abi >= 6)
         return Enforced(
             profile=self._profile,
@@ -104,10 +112,10 @@ class _Entry:
         return True
 
     def _unshare(self) -> tuple[bool, bool]:
-        """Empty network, IPC and host-name namespaces. Not for the runner: an IPC or user namespace breaks CUDA IPC."""
+        """Empty network, IPC and host-name namespaces. Not beside CUDA: an IPC or user namespace breaks CUDA IPC."""
         if self._jailed:
             return True, True
-        if self._profile is Profile.RUNNER:
+        if self._profile in WITH_CUDA:
             return False, False
         user = 0 if os.geteuid() == 0 else linux.CLONE_NEWUSER
         flags = user | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
@@ -116,9 +124,11 @@ class _Entry:
 
     def _kept_capabilities(self) -> list[int]:
         keep: list[int] = []
-        if self._profile is Profile.RUNNER:  # not SYS_ADMIN or PERFMON: either opens every /proc/<pid>/environ
+        if self._profile in WITH_CUDA:  # not SYS_ADMIN or PERFMON: either opens every /proc/<pid>/environ
             keep += [linux.CAP_IPC_LOCK, linux.CAP_SYS_NICE]
-        if sandbox_rules.root_in_a_foreign_folder():
+        if self._profile is Profile.TASK:  # root may judge another user's file; Landlock says which
+            keep.append(linux.CAP_DAC_READ_SEARCH)
+        elif sandbox_rules.root_in_a_foreign_folder():
             keep.append(linux.CAP_DAC_READ_SEARCH)  # imports must go on
             self._notes.append("kept CAP_DAC_READ_SEARCH: root runs from a private folder of another user")
         return keep
@@ -131,7 +141,7 @@ class _Entry:
         scopes = linux.SCOPE_SIGNALS
         if self._profile is not Profile.RUNNER:
             scopes |= linux.SCOPE_ABSTRACT_SOCKETS
-        rules = sandbox_rules.paths(self._profile, self._scratch)
+        rules = [*sandbox_rules.paths(self._profile, self._scratch), *self._rules]
         linux.pin(Path("/proc/self"))
         return abi if self._try(lambda: linux.landlock(rules, abi=abi, scopes=scopes)) else 0
 
@@ -145,18 +155,19 @@ class _Entry:
             values[resource.RLIMIT_CPU] = limits.cpu_s
         if own_count:
             values[resource.RLIMIT_NPROC] = _MOST_PROCESSES
-        bounded = limits.memory_bytes is not None and self._profile is not Profile.RUNNER  # CUDA maps 100s of GB
+        bounded = limits.memory_bytes is not None and self._profile not in WITH_CUDA  # which maps 100s of GB
         if bounded and limits.memory_bytes is not None:
             values[resource.RLIMIT_AS] = linux.virtual_bytes() + limits.memory_bytes
         return self._try(lambda: linux.set_limits(values)) and bounded
 
     def _filter(self, *, signals_scoped: bool) -> bool:
+        calls = sandbox_rules.calls(self._profile)
         checks = sandbox_rules.checks(self._profile, pid=os.getpid(), signals_scoped=signals_scoped)
-        program = sandbox_linux.assemble(sandbox_rules.denied(self._profile), checks)
+        program = linux.assemble(calls.names, checks, allow=calls.allow)
         if program is None:
             self._notes.append("no system-call filter for this architecture")
             return False
-        return self._try(lambda: sandbox_linux.install(program))
+        return self._try(lambda: linux.install(program))
 
 
 def available(profile: Profile = Profile.TRACER) -> Enforced:

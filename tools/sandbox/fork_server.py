@@ -24,6 +24,7 @@ from kerneltune.tools.sandbox import bubblewrap, linux, wire
 from kerneltune.tools.sandbox import rules as sandbox_rules
 from kerneltune.tools.sandbox.bubblewrap import Jail
 from kerneltune.tools.sandbox.confine import enter
+from kerneltune.tools.sandbox.rules import Profile
 from kerneltune.tools.sandbox.wire import SpawnRequest
 from kerneltune.tools.schema.codec import Json, decode, encode
 
@@ -133,9 +134,18 @@ def _child(request: SpawnRequest, fds: list[int], server: Channel) -> None:
         scratch = Path(request.scratch) if request.scratch else None
         if scratch:
             os.environ.update(TMPDIR=str(scratch), TRITON_CACHE_DIR=str(scratch / "triton"))
+            if request.profile is Profile.TASK:
+                os.environ.update(HOME=str(scratch), TORCHINDUCTOR_CACHE_DIR=str(scratch / "inductor"))
             tempfile.tempdir = None  # forget the parent's
         keep = [0, 1, 2, sock_fd, *extra]
-        enforced = enter(request.profile, scratch=scratch, limits=request.limits, keep_fds=keep, jail=server.jail)
+        enforced = enter(
+            request.profile,
+            scratch=scratch,
+            limits=request.limits,
+            keep_fds=keep,
+            jail=server.jail,
+            rules=[(Path(path), linux.Access(use)) for path, use in request.rules],
+        )
         sock = socket.socket(fileno=sock_fd)
         wire.send(sock, {"enforced": encode(enforced)})  # before anything hostile runs: nobody else can say it
         sockets, namespaces = extra[: len(extra) - request.namespaces], extra[len(extra) - request.namespaces :]

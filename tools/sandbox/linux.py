@@ -45,12 +45,31 @@ setxattr:188:5 lsetxattr:189:6 fsetxattr:190:7 setxattrat:463:463 removexattr:19
 fremovexattr:199:16 removexattrat:466:466 utime:132:- utimes:235:- futimesat:261:- utimensat:280:88
 file_setattr:469:469 kill:62:129 tkill:200:130 tgkill:234:131 rt_sigqueueinfo:129:138 rt_tgsigqueueinfo:297:240
 setrlimit:160:164 prlimit64:302:261 setpriority:141:140 ioprio_set:251:30 sched_setscheduler:144:119
+setsid:112:157 setpgid:109:154
 sched_setparam:142:118 sched_setattr:314:274 sched_setaffinity:203:122 prctl:157:167 fcntl:72:25 ioctl:16:29
+read:0:63 write:1:64 readv:19:65 writev:20:66 pread64:17:67 pwrite64:18:68 lseek:8:62 open:2:- openat:257:56
+close:3:57 close_range:436:436 dup:32:23 dup2:33:- dup3:292:24 stat:4:- fstat:5:80 lstat:6:- newfstatat:262:79
+statx:332:291 statfs:137:43 fstatfs:138:44 access:21:- faccessat:269:48 faccessat2:439:439 readlink:89:-
+readlinkat:267:78 getdents:78:- getdents64:217:61 getcwd:79:17 chdir:80:49 fchdir:81:50 fadvise64:221:223 pipe:22:-
+pipe2:293:59 poll:7:- ppoll:271:73 select:23:- pselect6:270:72 epoll_create1:291:20 epoll_ctl:233:21 epoll_wait:232:-
+epoll_pwait:281:22 eventfd2:290:19 mmap:9:222 munmap:11:215 mprotect:10:226 mremap:25:216 madvise:28:233 brk:12:214
+futex:202:98 set_robust_list:273:99 get_robust_list:274:100 rseq:334:293 set_tid_address:218:96 exit:60:93
+exit_group:231:94 restart_syscall:219:128 arch_prctl:158:- rt_sigaction:13:134 rt_sigprocmask:14:135
+rt_sigreturn:15:139 rt_sigpending:127:136 rt_sigtimedwait:128:137 rt_sigsuspend:130:133 sigaltstack:131:132 pause:34:-
+alarm:37:- setitimer:38:103 getitimer:36:102 clock_gettime:228:113 clock_getres:229:114 clock_nanosleep:230:115
+nanosleep:35:101 gettimeofday:96:169 time:201:- times:100:153 getpid:39:172 getppid:110:173 gettid:186:178
+getuid:102:174 geteuid:107:175 getgid:104:176 getegid:108:177 getresuid:118:148 getresgid:120:150 getgroups:115:158
+getpgrp:111:- getpgid:121:155 getsid:124:156 uname:63:160 sysinfo:99:179 getrusage:98:165 getrlimit:97:163
+getpriority:140:141 sched_yield:24:124 sched_getaffinity:204:123 sched_getparam:143:121 sched_getscheduler:145:120
+getcpu:309:168 sched_get_priority_max:146:125 sched_get_priority_min:147:126 getrandom:318:278 recvfrom:45:207
+sendmsg:46:211 recvmsg:47:212 getsockopt:55:209 setsockopt:54:208 getsockname:51:204 getpeername:52:205
+shutdown:48:210 mkdir:83:- mkdirat:258:34 rename:82:- renameat:264:38 renameat2:316:276 unlink:87:- unlinkat:263:35
+rmdir:84:- ftruncate:77:46 truncate:76:45 fallocate:285:47 fsync:74:82 fdatasync:75:83 umask:95:166 sendfile:40:71
+copy_file_range:326:285 wait4:61:260 waitid:247:95 io_setup:206:0 mseal:462:462
 """
 _ARCHITECTURES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}  # column of the table, AUDIT_ARCH_*
-_X32_BIT = 0x40000000
 
-_LOAD, _JUMP_EQ, _JUMP_GE, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _JUMP, _JUMP_EQ, _JUMP_GE, _JUMP_SET, _RETURN = 0x20, 0x05, 0x15, 0x35, 0x45, 0x06
 _NR, _ARCH, _ARGS = 0, 4, 16  # offsets in struct seccomp_data
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _SET_MODE_FILTER = 1
@@ -66,7 +85,7 @@ class _Op(NamedTuple):
 
 @dataclass(frozen=True)
 class ArgumentCheck:
-    """A call decided by one argument: EPERM when it matches (`deny=True`), or unless it matches (`deny=False`).
+    """A call judged by one argument, too: EPERM when it matches (`deny=True`), or unless it matches (`deny=False`).
 
     It matches when its low 32 bits equal one of `values`; with `bits`, when it has any bit of one of them; with
     `wide`, both halves of the argument are looked at (pointers).
@@ -80,7 +99,7 @@ class ArgumentCheck:
     wide: bool = False
 
     def body(self) -> list[_Op]:
-        """Ends in a verdict on every path, so that the caller's accumulator need not survive."""
+        """Refuses, or goes on behind its end."""
         base = _ARGS + 8 * self.argument
         words = (base, base + 4) if self.wide else (base,)
         tests = [(word, value) for word in words for value in self.values]
@@ -89,8 +108,8 @@ class ArgumentCheck:
         for index, (word, value) in enumerate(tests):
             to_match = 2 * (len(tests) - index - 1) + 1
             ops += [_Op(_LOAD, 0, 0, word), _Op(jump, to_match, 0, value)]
-        matched, otherwise = (_refuse(errno.EPERM), _allow()) if self.deny else (_allow(), _refuse(errno.EPERM))
-        return [*ops, otherwise, matched]
+        no_match = [_Op(_JUMP, 0, 0, 1)] if self.deny else []
+        return [*ops, *no_match, _refuse(errno.EPERM)]
 
 
 def null(call: str, argument: int) -> ArgumentCheck:
@@ -116,38 +135,36 @@ def numbers(machine: str) -> dict[str, int]:
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
-def assemble(deny: Collection[str], checks: Iterable[ArgumentCheck], *, machine: str | None = None) -> bytes | None:
-    """The filter: EPERM for `deny`, argument checks, ENOSYS for clone3 (libc then uses clone, which can be judged).
-    None on an architecture that is not known."""
+def assemble(
+    calls: Collection[str], checks: Iterable[ArgumentCheck], *, allow: bool, machine: str | None = None
+) -> bytes | None:
+    """The filter by which `calls` work and no others, or with `allow=False` all but `calls`; a call with checks must
+    pass each of them. None on an architecture that is not known.
+
+    What is refused fails with EPERM; with ENOSYS where libc then does without: clone3 (it uses clone, which can be
+    judged) and calls that are newer than that, or in a list of refused calls newer than the table.
+    """
     machine = machine or platform.machine()
     nr = numbers(machine)
     if not nr:
         return None
-    ops = _preamble(machine)
+    cases = {name: [] if allow else [_refuse(errno.EPERM)] for name in calls}
     for check in checks:
-        if check.call in nr:
-            ops += _case(nr[check.call], check.body())
-    ops += _case(nr["clone3"], [_refuse(errno.ENOSYS)])
-    for name in deny:
-        if name in nr:
-            ops += _case(nr[name], [_refuse(errno.EPERM)])
-    return b"".join(struct.pack("=HBBI", *op) for op in [*ops, _allow()])
-
-
-def _preamble(machine: str) -> list[_Op]:
+        cases.setdefault(check.call, []).extend(check.body())
+    cases["clone3"] = [_refuse(errno.ENOSYS)]
     ops = [
         _Op(_LOAD, 0, 0, _ARCH),
         _Op(_JUMP_EQ, 1, 0, _ARCHITECTURES[machine][1]),
         _Op(_RETURN, 0, 0, _KILL),  # a 32-bit call in a 64-bit process is an attack
         _Op(_LOAD, 0, 0, _NR),
     ]
-    if machine == "x86_64":
-        ops += [_Op(_JUMP_GE, 0, 1, _X32_BIT), _refuse(errno.ENOSYS)]
-    return ops
-
-
-def _case(number: int, body: list[_Op]) -> list[_Op]:
-    return [_Op(_JUMP_EQ, 0, len(body), number), *body]
+    for name, body in cases.items():
+        if name in nr:
+            ops += [_Op(_JUMP_EQ, 0, len(body) + 1, nr[name]), *body, _allow()]
+    # The numbers of x32, an architecture of its own on x86-64, lie above all others.
+    newest = nr["clone3"] if allow else nr["mseal"]
+    ops += [_Op(_JUMP_GE, 0, 1, newest), _refuse(errno.ENOSYS), _refuse(errno.EPERM) if allow else _allow()]
+    return b"".join(struct.pack("=HBBI", *op) for op in ops)
 
 
 class _Program(ctypes.Structure):
@@ -272,6 +289,11 @@ def set_limits(limits: Mapping[int, int]) -> None:
 def virtual_bytes() -> int:
     """Address space in use now."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def first_to_go() -> None:
+    """Have the kernel end this process rather than others when memory runs out."""
+    Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def thread_count() -> int:

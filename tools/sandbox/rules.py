@@ -17,6 +17,7 @@ import importlib.util
 import os
 import pwd
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -133,12 +134,42 @@ class Profile(StrEnum):
     COMPILER = "compiler"
     INTERPRETER = "interpreter"
     RUNNER = "runner"
+    TASK = "task"
     TRUSTED = "trusted"
 
 
+# What torch, Triton and Python call in a role that has neither a file to write nor a process to start: measured over
+# the honest kernels of the corpus, with what other versions of libc, Python and the kernel use in its place.
+_FILES = """
+read write readv writev pread64 pwrite64 lseek open openat close close_range dup dup2 dup3 fcntl ioctl stat fstat lstat
+newfstatat statx statfs fstatfs access faccessat faccessat2 readlink readlinkat getdents getdents64 getcwd chdir fchdir
+fadvise64 pipe pipe2 poll ppoll select pselect6 epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2
+"""
+_MEMORY_AND_THREADS = """
+mmap munmap mprotect mremap madvise brk futex set_robust_list get_robust_list rseq clone exit exit_group restart_syscall
+prctl sched_yield sched_getaffinity sched_getparam sched_getscheduler sched_get_priority_max
+sched_get_priority_min getcpu
+"""
+_SIGNALS_AND_TIME = """
+rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigtimedwait rt_sigsuspend sigaltstack pause alarm setitimer
+getitimer kill tgkill clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time times
+"""
+_ITSELF = """
+getpid getppid gettid getuid geteuid getgid getegid getresuid getresgid getgroups getpgrp getpgid getsid uname sysinfo
+getrusage getrlimit prlimit64 getpriority getrandom
+"""
+_SOCKET_PAIRS = """
+socketpair sendto recvfrom sendmsg recvmsg getsockopt setsockopt getsockname getpeername shutdown
+"""
+_PROGRAMS_AND_SCRATCH = """
+vfork fork execve wait4 waitid arch_prctl set_tid_address mkdir mkdirat rmdir rename renameat renameat2 unlink unlinkat
+truncate ftruncate fallocate fsync fdatasync umask sendfile copy_file_range
+"""
+# Refused to the runner and to a task's process. Nothing else is refused to the runner: CUDA makes sockets and memfds,
+# pins threads, and is not ours to second-guess.
 _KERNEL = """
 ptrace process_vm_readv process_vm_writev process_madvise process_mrelease kcmp pidfd_open pidfd_getfd
-pidfd_send_signal move_pages migrate_pages bpf perf_event_open userfaultfd io_uring_setup io_uring_enter
+pidfd_send_signal move_pages migrate_pages bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_setup
 io_uring_register keyctl add_key request_key seccomp lookup_dcookie fanotify_init fanotify_mark mount umount2
 pivot_root chroot setns unshare fsopen fsconfig fsmount fspick move_mount open_tree open_tree_attr mount_setattr
 open_by_handle_at name_to_handle_at quotactl quotactl_fd swapon swapoff acct kexec_load kexec_file_load init_module
@@ -146,59 +177,103 @@ finit_module delete_module reboot personality iopl ioperm modify_ldt syslog vhan
 settimeofday clock_settime adjtimex clock_adjtime uselib
 """
 _PROCESSES = ["fork", "vfork", "execve", "execveat"]
-# Not for the runner: CUDA makes sockets and memfds, pins threads, and is not ours to second-guess.
-_HOSTILE_HOST_CODE = """
-socket connect bind listen accept accept4 memfd_create memfd_secret shmget shmat shmctl msgget semget mq_open mq_unlink
-inotify_add_watch chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat setxattr lsetxattr fsetxattr setxattrat
-removexattr lremovexattr fremovexattr removexattrat utime utimes futimesat utimensat file_setattr setrlimit setpriority
-ioprio_set sched_setscheduler sched_setparam sched_setattr
+# Landlock knows no modes, owners, times and attributes, nor sockets with a path; who leaves the session outlives it.
+_OF_A_TASK = """
+connect shmget shmat shmctl msgget semget mq_open mq_unlink inotify_add_watch chmod fchmod fchmodat fchmodat2 chown
+fchown lchown fchownat setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat utime
+utimes futimesat utimensat file_setattr setrlimit setpriority ioprio_set sched_setscheduler sched_setparam sched_setattr
+setsid setpgid
 """
 
-_AF_UNIX, _SOCK_STREAM, _SOCK_FLAGS = 1, 1, (0, 0x80000, 0x800, 0x80800)
+
+class Calls(NamedTuple):
+    """System calls by name: those that work and no others, or with `allow=False` all but these."""
+
+    names: tuple[str, ...]
+    allow: bool
+
+
+def calls(profile: Profile) -> Calls:
+    """The system calls of a role; some of them are judged by an argument as well (`checks`)."""
+    if profile is Profile.RUNNER:
+        return Calls((*_KERNEL.split(), *_PROCESSES), allow=False)
+    if profile is Profile.TASK:
+        return Calls((*_KERNEL.split(), *_OF_A_TASK.split()), allow=False)
+    groups = [_FILES, _MEMORY_AND_THREADS, _SIGNALS_AND_TIME, _ITSELF, _SOCKET_PAIRS]
+    if profile is Profile.COMPILER:
+        groups.append(_PROGRAMS_AND_SCRATCH)
+    return Calls(tuple(" ".join(groups).split()), allow=True)
+
+
+_AF_UNIX, _SOCK_STREAM, _SOCK_SEQPACKET, _SOCK_FLAGS = 1, 1, 5, (0, 0x80000, 0x800, 0x80800)
+_A_THREAD = (0x3D0F00, 0x7D0F00)  # clone's flags as glibc and musl start one
 _CLONE_THREAD, _CLONE_NEW = 0x10000, 0x7E020000
 _PRCTL = (1, 4, 22, 36, 0x59616D61)  # PDEATHSIG, DUMPABLE, SECCOMP, CHILD_SUBREAPER, PTRACER
-_FCNTL = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: SIGIO to any process
-_IOCTL = (0x8901, 0x8902, 0x5412, 0x541C, 0x540E)  # FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX, TIOCSCTTY
+_NAMES = (15, 16, 0x53564D41)  # of prctl: PR_SET_NAME, PR_GET_NAME, PR_SET_VMA
+# To any process: F_SETOWN, F_SETSIG, F_SETOWN_EX send it SIGIO, a lease (1024) lets its open() wait 45 s, F_NOTIFY
+_FCNTL_TO_OTHERS = (8, 10, 15, 1024, 1026)
+_FCNTL = (0, 1, 2, 3, 4, 1030)  # F_DUPFD, flags of descriptors and files, F_DUPFD_CLOEXEC: no locks, which others see
+_IOCTL = (
+    0x5401,
+    0x802C542A,
+    0x5413,
+    0x541B,
+    0x5421,
+    0x5450,
+    0x5451,
+)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIO(N)CLEX
+_IOCTL_TO_OTHERS = (0x8901, 0x8902, 0x5412, 0x541C, 0x540E)  # FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX, TIOCSCTTY
 _EVERYBODY = 0xFFFFFFFF  # kill(-1, ...)
 _SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 
 
-def denied(profile: Profile) -> list[str]:
-    """System calls refused whatever their arguments."""
-    calls = _KERNEL.split()
-    if profile is not Profile.COMPILER:
-        calls += _PROCESSES
-    if profile is not Profile.RUNNER:
-        calls += _HOSTILE_HOST_CODE.split()
-    return calls
-
-
 def checks(profile: Profile, *, pid: int, signals_scoped: bool) -> list[ArgumentCheck]:
     """System calls judged by an argument."""
-    found = [ArgumentCheck("prctl", 0, _PRCTL, deny=True)]
-    if profile is Profile.COMPILER:
-        found.append(ArgumentCheck("clone", 0, (_CLONE_NEW,), deny=True, bits=True))
-    else:
-        found.append(ArgumentCheck("clone", 0, (_CLONE_THREAD,), deny=False, bits=True))
-    if profile is Profile.COMPILER and signals_scoped:  # it may end its own ptxas; Landlock guards everyone else
-        found.append(ArgumentCheck("kill", 0, (_EVERYBODY,), deny=True))
-    else:
-        found += [ArgumentCheck(call, 0, (pid,), deny=False) for call in _SIGNALS]
     if profile is Profile.RUNNER:
-        return [*found, ArgumentCheck("socket", 0, (_AF_UNIX,), deny=False)]
-    return [
-        *found,
+        return [
+            *(ArgumentCheck(call, 0, (pid,), deny=False) for call in _SIGNALS),
+            ArgumentCheck("prctl", 0, _PRCTL, deny=True),
+            ArgumentCheck("clone", 0, (_CLONE_THREAD,), deny=False, bits=True),
+            ArgumentCheck("fcntl", 1, _FCNTL_TO_OTHERS, deny=True),
+            ArgumentCheck("socket", 0, (_AF_UNIX,), deny=False),
+        ]
+    # Where Landlock guards everyone else, a process may end what it has started itself.
+    whom = ArgumentCheck("kill", 0, (_EVERYBODY,) if signals_scoped else (pid,), deny=signals_scoped)
+    if profile is Profile.TASK:
+        kinds = tuple(kind | flags for kind in (_SOCK_STREAM, _SOCK_SEQPACKET) for flags in _SOCK_FLAGS)
+        return [
+            whom,
+            *(ArgumentCheck(call, 0, (pid,), deny=False) for call in _SIGNALS[1:] if not signals_scoped),
+            ArgumentCheck("prctl", 0, _PRCTL, deny=True),
+            ArgumentCheck("clone", 0, (_CLONE_NEW,), deny=True, bits=True),
+            ArgumentCheck("fcntl", 1, _FCNTL_TO_OTHERS, deny=True),
+            ArgumentCheck("ioctl", 1, _IOCTL_TO_OTHERS, deny=True),
+            null("prlimit64", 2),
+            *(ArgumentCheck(call, 0, (_AF_UNIX,), deny=False) for call in ("socket", "socketpair")),
+            *(ArgumentCheck(call, 1, kinds, deny=False) for call in ("socket", "socketpair")),  # which need connect
+            null("sendto", 4),
+        ]
+    found = [
+        ArgumentCheck("tgkill", 0, (pid,), deny=False),
+        ArgumentCheck("prctl", 0, _NAMES, deny=False),
+        ArgumentCheck("fcntl", 1, _FCNTL, deny=False),
+        ArgumentCheck("ioctl", 1, _IOCTL, deny=False),
+        ArgumentCheck("socketpair", 0, (_AF_UNIX,), deny=False),
         # no addresses
         ArgumentCheck("socketpair", 1, tuple(_SOCK_STREAM | flags for flags in _SOCK_FLAGS), deny=False),
         null("sendto", 4),
         null("prlimit64", 2),
-        ArgumentCheck("sched_setaffinity", 0, (0, pid), deny=False),
-        ArgumentCheck("fcntl", 1, _FCNTL, deny=True),
-        ArgumentCheck("ioctl", 1, _IOCTL, deny=True),
     ]
+    if profile is not Profile.COMPILER:
+        return [*found, ArgumentCheck("kill", 0, (pid,), deny=False), ArgumentCheck("clone", 0, _A_THREAD, deny=False)]
+    return [*found, whom, ArgumentCheck("clone", 0, (_CLONE_NEW,), deny=True, bits=True)]
 
 
-def paths(profile: Profile, scratch: Path | None) -> list[tuple[Path, Access]]:
+Rule = tuple[Path, Access]
+_RECORD = "runs.db"  # what models were told, and what they answered
+
+
+def paths(profile: Profile, scratch: Path | None) -> list[Rule]:
     """What may be opened, and how; everything else may not."""
     roots = readable_roots(_PARTS[profile])
     rules = [(path, Access.READ) for path in [*roots.readable, *map(Path, _SYSTEM)]]
@@ -210,7 +285,45 @@ def paths(profile: Profile, scratch: Path | None) -> list[tuple[Path, Access]]:
         rules += [(path, Access.RUN) for path in _compiler_tools()]
     if profile is Profile.RUNNER:
         rules += _cuda()
+    if profile is Profile.TASK:
+        rules += _of_a_task(roots)
     return rules
+
+
+def _of_a_task(roots: Roots) -> list[Rule]:
+    """Any program (torch.compile and extensions start a C compiler), our sources, packages that are installed in place,
+    and the GPU. Of other processes names and command lines stay readable, nothing that ptrace's rules guard."""
+    programs = ["/sbin", "/usr/sbin", *glob.glob("/usr/local/cuda*")]
+    found = [(path, Access.RUN) for path in (*roots.readable, _PACKAGE / "agent", *map(Path, programs))]
+    crowded = _crowded_places()
+    in_place = [path for path in map(Path, sys.path) if path.is_dir() and not _is_above(path, crowded)]
+    found += [(path, Access.READ) for path in (*in_place, Path("/proc"), *map(Path, _ETC))]
+    return [*found, *_cuda()] if glob.glob("/dev/nvidia*") else found
+
+
+def beside(task: Path) -> list[Rule]:
+    """What the code of a task file may read of the folder that it lies in: not what is hidden (.env, .git, .ssh), nor a
+    folder of runs, nor where a link leads out. Where the folder holds more than a project only its files."""
+    folder = task.resolve().parent
+    crowded = _is_above(folder, _crowded_places())
+    rules = [(task.resolve(), Access.READ), (folder, Access.READ_DIR)]
+    with contextlib.suppress(OSError):
+        for entry in sorted(folder.iterdir()):
+            real = entry.resolve()
+            inside = real.is_relative_to(folder) and not any(p.startswith(".") for p in real.relative_to(folder).parts)
+            if inside and not (real / _RECORD).exists() and (real.is_file() or not crowded):
+                rules.append((real, Access.READ))
+    return rules
+
+
+def _crowded_places() -> set[Path]:
+    """What holds more than a project: the home folder, a checkout of ours, everybody's temporary files."""
+    return {*private_places(_PACKAGE), Path(tempfile.gettempdir()).resolve()}
+
+
+def _is_above(folder: Path, places: Iterable[Path]) -> bool:
+    """Is it one of these places, or a folder that one of them lies in?"""
+    return any(place.is_relative_to(folder.resolve()) for place in places)
 
 
 _SYSTEM = (
@@ -218,11 +331,14 @@ _SYSTEM = (
     *("/sys/devices/system/cpu", "/dev/zero", "/dev/urandom", "/dev/random"),
 )
 
+_ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/alternatives")
+
 _PARTS = {  # sub-packages of tools that a role imports
     Profile.TRACER: ("languages/ptx", "replay", "sandbox", "schema", "trace"),
     Profile.COMPILER: ("compile", "languages/ptx", "sandbox", "schema"),
     Profile.INTERPRETER: ("languages", "replay", "sandbox", "schema"),
     Profile.RUNNER: ("backends", "replay", "sandbox", "schema"),
+    Profile.TASK: ("",),
 }
 
 
@@ -247,7 +363,7 @@ def _compiler_tools() -> Iterator[Path]:
         yield Path(loader)
 
 
-def _cuda() -> list[tuple[Path, Access]]:
+def _cuda() -> list[Rule]:
     """Device nodes with ioctl; all of /proc for reading (other processes stay closed: ptrace rules guard them); our
     own /proc folder for writing (CUDA names its threads there)."""
     devices = [*glob.glob("/dev/nvidia*"), "/dev/dxg", "/dev/shm"]  # noqa: S108 - a runner needs it

@@ -98,6 +98,7 @@ class SpawnRequest:
     preload: tuple[str, ...] = ()
     jail: Jail | None = None
     namespaces: int = 0
+    rules: tuple[tuple[str, int], ...] = ()  # further paths, and what they may be used for (`linux.Access`)
 
 
 def send(sock: socket.socket, body: dict[str, Json], blobs: list[Any] | None = None, fds: Sequence[int] = ()) -> None:

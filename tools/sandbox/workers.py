@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,8 @@ from typing import Any, Literal
 
 from kerneltune.tools.sandbox import bubblewrap, wire
 from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
-from kerneltune.tools.sandbox.rules import Profile
+from kerneltune.tools.sandbox.linux import Access
+from kerneltune.tools.sandbox.rules import Profile, Rule, beside
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.sandbox.wire import Enforced, ResourceLimits, SpawnRequest
 from kerneltune.tools.schema.codec import Json, decode, encode, plain
@@ -210,9 +211,10 @@ class ForkServer:
         extra: Sequence[socket.socket] = (),
         preload: Sequence[str] = (),
         keeper: NamespaceHolder | None = None,
+        rules: Sequence[Rule] = (),
     ) -> Worker:
-        """Fork a worker that runs `target` ("package.module:function") confined by `profile`. A fork server joins the
-        namespaces that `keeper` keeps."""
+        """Fork a worker that runs `target` ("package.module:function") confined by `profile`, with `rules` for further
+        paths. A fork server joins the namespaces that `keeper` keeps."""
         self.wait_ready()
         ours, theirs = socket.socketpair()
         log_r, log_w = os.pipe2(os.O_CLOEXEC)
@@ -220,7 +222,8 @@ class ForkServer:
         folder = None if profile in _WITHOUT_SCRATCH else self._scratch(number)
         jail, joins = (keeper.jail(), keeper.namespaces) if keeper else (None, [])
         scratch, limits = str(folder) if folder else None, LIMITS[profile]
-        request = SpawnRequest(number, target, profile, limits, scratch, tuple(preload), jail, len(joins))
+        paths = tuple((str(path), int(access)) for path, access in rules)
+        request = SpawnRequest(number, target, profile, limits, scratch, tuple(preload), jail, len(joins), paths)
         worker = Worker(self, number, ours, log_r, target.rpartition(":")[0].rpartition(".")[2])
         self._workers[number] = worker
         try:
@@ -245,8 +248,9 @@ class ForkServer:
         return server
 
     def insist(self, enforced: Enforced, name: str) -> None:
-        """Raises Unconfined when a worker for hostile code is not confined, unless that was allowed."""
-        if enforced.profile is Profile.TRUSTED or enforced.confined or self._allow_unconfined:
+        """Raises Unconfined when a worker for a model's code is not confined, unless that was allowed. A task's code is
+        confined as far as the machine can."""
+        if enforced.profile in (Profile.TASK, Profile.TRUSTED) or enforced.confined or self._allow_unconfined:
             return
         why = "; ".join(enforced.notes) or "no Landlock, no seccomp"
         raise Unconfined(f"the {name} process is not confined ({why}). `optimize doctor` says what would help")
@@ -375,6 +379,7 @@ LIMITS = {
     # address space for inputs and outputs of 7.5 GB each, of which a sample of programs touches some megabytes
     Profile.INTERPRETER: ResourceLimits(memory_bytes=20 * _GIB, file_bytes=16 << 20, cpu_s=600, open_files=64),
     Profile.RUNNER: ResourceLimits(memory_bytes=None, file_bytes=1 << 30, cpu_s=None, open_files=4096),
+    Profile.TASK: ResourceLimits(memory_bytes=None, file_bytes=256 * _GIB, cpu_s=None, open_files=4096),
     Profile.TRUSTED: ResourceLimits(memory_bytes=None, file_bytes=1 << 40, cpu_s=None, open_files=4096),
 }
 _WITHOUT_SCRATCH = (Profile.TRACER, Profile.INTERPRETER)  # they write no files
@@ -424,8 +429,19 @@ class Machine:
         worker.enforced()
         return worker
 
+    def task(
+        self,
+        target: str,
+        files: Iterable[Path] = (),
+        writable: Iterable[Path] = (),
+        extra: Sequence[socket.socket] = (),
+    ) -> Worker:
+        """A child that runs the code of tasks, which may read what lies beside these `files` and write to folders."""
+        rules = [rule for file in files for rule in beside(file)] + [(folder, Access.WRITE) for folder in writable]
+        return self.base.spawn(target, Profile.TASK, extra=extra, rules=rules)
+
     def trusted(self, target: str, extra: Sequence[socket.socket] = ()) -> Worker:
-        """A child that runs our own code on the user's task."""
+        """A child that runs our own code and nobody else's."""
         return self._spawn(target, Profile.TRUSTED, extra)
 
     def enforced(self) -> dict[str, Enforced]:
@@ -433,7 +449,7 @@ class Machine:
         that was allowed. A tenth of a second, and the fork servers' warm-up when they are not warm yet."""
         if not self._enforced:
             with contextlib.ExitStack() as stack:
-                roles = (role for role in Profile if role is not Profile.TRUSTED)
+                roles = (role for role in Profile if role not in (Profile.TASK, Profile.TRUSTED))
                 children = {role.value: stack.enter_context(self._spawn(_IDLE, role)) for role in roles}
                 self._enforced = {role: child.enforced() for role, child in children.items()}
         return self._enforced

@@ -264,6 +264,11 @@ class Ceilings:
         return max(self.memory_us(max(0, case.bytes_moved - output_bytes), output_bytes), compute_us)
 
 
+def compiled_path(cache_dir: Path, sha256: str) -> Path:
+    """Where torch.compile's work on a task is kept. Each has its own: what one leaves there another would execute."""
+    return cache_dir / "compiled" / sha256[:16]
+
+
 def ceilings_path(cache_dir: Path, uuid: str, driver: str, torch_version: str) -> Path:
     """Where the ceilings of this GPU with this driver and torch belong."""
     name = hashlib.sha256("\0".join((_METHOD, uuid, driver, torch_version)).encode()).hexdigest()[:16]

@@ -270,6 +270,8 @@ def blame(task: TaskFile, what: str, *, limit_s: float = LONGEST_CALL_S) -> Iter
         text = (str(error).strip().splitlines() or [""])[0]
         place = _place(task, error)
         message = f"{task.path}{place}: {what} failed: {type(error).__name__}: {text:.300}"
+        if isinstance(error, PermissionError):
+            message += "; a task's code may read libraries and the folder of its file, and has no network"
         if is_out_of_memory(error):
             raise OutOfMemory(message, asked_for(error)) from error
         raise TaskError(message) from error

@@ -35,6 +35,7 @@ from kerneltune.tools.judge.timing.timing_run import TimingRun
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.errors import OutOfMemory, TaskError
+from kerneltune.tools.schema.gpus import compiled_path
 from kerneltune.tools.schema.messages import (
     OTHER_BASELINES_S,
     SCREENING,
@@ -176,7 +177,7 @@ class JudgeSession:
             return Ready(self._gpu, f"gpu-memory-gib: others use the GPU's memory that was to be left alone: {error}")
         if problem := too_large(request.task, memory_bytes):
             return Ready(self._gpu, problem)
-        note = keep_compiled(Path(request.cache_dir)) if request.cache_dir else ""
+        note = keep_compiled(compiled_path(Path(request.cache_dir), self._file.sha256)) if request.cache_dir else ""
         name = str(self._gpu.get("name"))
         notes = [note] if note else []
         self._first_tier, self._counts = request.first_tier, request.counters

@@ -68,7 +68,7 @@ class KernelExecution:
         self.ops += 1
         if self.ops > self.max_ops:
             raise StepLimit(f"more than {self.max_ops} ops executed")
-        if self.ops % _LOOK_EVERY == 0 and self.space.written and time.monotonic() > self.until_s:
+        if self.ops % _LOOK_EVERY == 0 and self.space.written and time.process_time() > self.until_s:
             raise OutOfTime
 
     def wait(self) -> None:

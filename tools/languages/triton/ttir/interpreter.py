@@ -69,7 +69,7 @@ def run(
     `args` follow the kernel's arguments, with one `Descriptor` for each host-made tensor descriptor: the shape and
     stride scalars that Triton appends to it are filled in. `programs` limits the run to some linear program ids (x is
     the fastest to change). `cooperative`: all of them run side by side, so that each may wait for any other. After
-    `until_s` (by time.monotonic) a run that has written something ends with OutOfTime.
+    `until_s` (by time.process_time) a run that has written something ends with OutOfTime.
     """
     machine = KernelExecution(module, HANDLERS, grid, max_ops, until_s)
     machine.used = frozenset().union(*(func.used for func in module.funcs.values()))

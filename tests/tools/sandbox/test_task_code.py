@@ -1,0 +1,169 @@
+"""A task from somebody else, in the judge that runs its reference: what its code reaches, and what it does not."""
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from kerneltune.agent.commands.session import open_task
+from kerneltune.tools.bench import CPU_JUDGE
+from kerneltune.tools.sandbox import workers
+from kerneltune.tools.sandbox.confine import available
+from kerneltune.tools.sandbox.rules import Profile, beside
+from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.task.load import find_task
+from tests import shared_fork_server
+
+HERE = available(Profile.TASK)
+pytestmark = pytest.mark.skipif(not HERE.confined, reason=f"this machine enforces only {HERE}")
+
+TASK = """
+import ctypes, fcntl, json, os, signal, socket, subprocess, sys, tempfile
+import torch
+from torch import nn
+def tried(step):
+    try:
+        return repr(step())
+    except Exception as error:
+        return type(error).__name__
+HERE, OUTSIDE = os.path.dirname(__file__), {outside!r}
+def connected(kind):
+    with socket.socket(socket.AF_UNIX, kind) as sock:
+        return sock.connect(OUTSIDE + "/listens")
+def scratch():
+    with tempfile.NamedTemporaryFile() as file:
+        return file.write(b"x")
+def beside():
+    sys.path.insert(0, HERE)
+    import of_the_task
+    return of_the_task.VALUE
+forbidden = {{
+    "network": lambda: socket.create_connection(("127.0.0.1", 9)),
+    "datagrams": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+    "netlink": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
+    "local service": lambda: connected(socket.SOCK_STREAM),
+    "local datagrams": lambda: connected(socket.SOCK_DGRAM),
+    "home": lambda: os.listdir(os.path.expanduser("~" + __import__("pwd").getpwuid(os.getuid()).pw_name)),
+    "a secret": lambda: open(OUTSIDE + "/secret").read(),
+    "by a link": lambda: open(HERE + "/link").read(),
+    "by a link to a hidden file": lambda: open(HERE + "/plain").read(),
+    ".env": lambda: open(HERE + "/.env").read(),
+    "the record": lambda: open(HERE + "/runs/runs.db").read(),
+    "environment of the supervisor": lambda: open("/proc/{pid}/environ").read(),
+    "memory of the fork server": lambda: open(f"/proc/{{os.getppid()}}/mem"),
+    "write beside itself": lambda: open(HERE + "/new", "w"),
+    "what another task keeps": lambda: open(OUTSIDE + "/new", "w"),
+    "write to /tmp": lambda: open("/tmp/planted-by-a-task", "w"),
+    "write by a program": lambda: subprocess.run(["cp", "/etc/passwd", HERE + "/new"], check=True, stderr=-3) and 1,
+    "mode": lambda: os.chmod(__file__, 0o777),
+    "times": lambda: os.utime(__file__, (0, 0)),
+    "signal": lambda: os.kill({pid}, 0),
+    "signal all": lambda: os.kill(-1, 0),
+    "escape the session": lambda: os.setsid(),
+    "lease": lambda: fcntl.fcntl(open(__file__), 1024, 1),
+    "limits": lambda: __import__("resource").setrlimit(7, (64, 64)),
+}}
+allowed = {{
+    "beside": beside,
+    "weights": lambda: open(HERE + "/data/weights").read(),
+    "scratch": scratch,
+    "what it keeps": lambda: open(OUTSIDE + "/kept/new", "w").write("x"),
+    "program": lambda: subprocess.run(["sh", "-c", "echo hello"], capture_output=True, text=True).stdout,
+    "pair": lambda: [end.close() for end in socket.socketpair()],
+}}
+def look():
+    secrets = [name for name in os.environ if "KEY" in name or "SECRET" in name]
+    reached = [name for name, step in forbidden.items() if "Error" not in tried(step)]
+    return json.dumps([secrets, reached, {{name: tried(step) for name, step in allowed.items()}}])
+class Model(nn.Module):
+    def forward(self, x):
+        raise RuntimeError(look())
+def get_inputs():
+    return [torch.randn(8, 8)]
+def get_init_inputs():
+    return []
+"""
+
+TASK_THAT_READS = """
+import torch
+from torch import nn
+WEIGHTS = open({weights!r}).read()
+class Model(nn.Module):
+    def forward(self, x):
+        return x + 1
+def get_inputs():
+    return [torch.randn(8, 8)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture
+def evil(tmp_path: Path) -> Path:
+    """A task's file, what it may read beside it, and what it may not."""
+    outside, folder = tmp_path / "outside", tmp_path / "task"
+    for made in (outside, outside / "kept", folder, folder / "runs", folder / "data"):
+        made.mkdir()
+    (outside / "secret").write_text("a secret")
+    (folder / "link").symlink_to(outside / "secret")
+    (folder / ".env").write_text("KEY=1")
+    (folder / "plain").symlink_to(folder / ".env")
+    (folder / "runs" / "runs.db").write_text("a conversation")
+    (folder / "data" / "weights").write_text("weights")
+    (folder / "of_the_task.py").write_text("VALUE = 7")
+    (folder / "evil.py").write_text(TASK.format(outside=str(outside), pid=os.getpid()))
+    return folder / "evil.py"
+
+
+def test_the_code_of_a_task_reads_its_folder_and_reaches_nothing_else(
+    evil: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-canary")
+    with (
+        socket.socket(socket.AF_UNIX) as listens,
+        shared_fork_server.forked(workers.started_base()) as machine,
+        machine.task(CPU_JUDGE, [evil], writable=[evil.parents[1] / "outside" / "kept"]) as judge,
+    ):
+        listens.bind(str(evil.parents[1] / "outside" / "listens"))
+        listens.listen()
+        assert judge.enforced().confined
+        with pytest.raises(TaskError) as failure:
+            open_task(judge, find_task(str(evil)))
+        text = str(failure.value)
+    secrets, reached, allowed = json.loads(text[text.index("[[") : text.rindex("}]") + 2])
+    assert (secrets, reached) == ([], [])
+    assert allowed == {
+        "beside": "7",
+        "weights": "'weights'",
+        "scratch": "1",
+        "what it keeps": "1",
+        "program": "'hello\\n'",
+        "pair": "[None, None]",
+    }
+    assert not (evil.parent / "new").exists()
+
+
+def test_of_a_folder_that_holds_more_than_a_project_only_files_are_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name in ("task.py", "weights", ".netrc"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "other").mkdir()
+    readable = {path.name for path, access in beside(tmp_path / "task.py") if access & access.READ_FILE}
+    assert readable == {"task.py", "weights"}
+
+
+def test_a_task_that_needs_a_file_from_elsewhere_is_told_where_it_may_lie(tmp_path: Path) -> None:
+    (tmp_path / "task").mkdir()
+    (tmp_path / "weights").write_text("weights")
+    path = tmp_path / "task" / "reads.py"
+    path.write_text(TASK_THAT_READS.format(weights=str(tmp_path / "weights")))
+    with (
+        shared_fork_server.forked(workers.started_base()) as machine,
+        machine.task(CPU_JUDGE, [path]) as judge,
+        pytest.raises(TaskError, match=r"line 4: .*Permission denied.*the folder of its file"),
+    ):
+        open_task(judge, find_task(str(path)))
