@@ -12,6 +12,7 @@ import dataclasses
 import enum
 import math
 import re
+import reprlib
 import shlex
 import types
 import typing
@@ -30,6 +31,8 @@ class DecodeError(ValueError):
 
 def encode(value: Any) -> Json:
     """Turn dataclasses, enums, tuples and mappings into plain JSON values (non-finite floats become strings)."""
+    if type(value) in _AS_THEY_ARE:  # of a plan of 10,000 launches nearly all; without this 0.6 s, with it 0.4
+        return value
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, float) and not math.isfinite(value):
@@ -37,12 +40,22 @@ def encode(value: Any) -> Json:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: encode(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, Mapping):
         return {str(k): encode(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [encode(v) for v in value]
     raise TypeError(f"cannot encode {type(value).__name__}: {value!r:.100}")
+
+
+_SHORT = reprlib.Repr()  # what is wrong may be half a million values; repr() would write them all down first
+_SHORT.maxstring = _SHORT.maxother = 100
+_AS_THEY_ARE = frozenset((int, str, bool, types.NoneType))
+
+
+@cache
+def _names(cls: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls))
 
 
 def decode(cls: type[T], data: Json, where: str = "$") -> T:
@@ -135,7 +148,8 @@ def _decode_dataclass(cls: Any, data: Json, where: str) -> Any:
     for name, value in data.items():
         field = fields.get(name)
         if field is None:
-            raise DecodeError(f"{where}: unknown fields {sorted(data.keys() - fields.keys())} for {cls.__name__}")
+            unknown = _SHORT.repr(sorted(data.keys() - fields.keys()))
+            raise DecodeError(f"{where}: unknown fields {unknown} for {cls.__name__}")
         values[name] = value if type(value) in field[0] else field[1](value, f"{where}.{name}")
     try:
         return cls(**values)
@@ -156,7 +170,7 @@ def _decode_scalar(hint: Any, data: Json, where: str) -> Any:
 
 def _require(ok: bool, data: Json, where: str, wanted: str) -> Json:
     if not ok:
-        raise DecodeError(f"{where}: wanted {wanted}, got {data!r:.100}")
+        raise DecodeError(f"{where}: wanted {wanted}, got {_SHORT.repr(data):.100}")
     return data
 
 
