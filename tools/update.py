@@ -438,7 +438,8 @@ class KernelCompiler:
         """Compile all groups at once, each in workers of its own: the first on up to `width`, the others, of cases that
         are fewer, on one. Of several groups that fail, the first is told of. `most_s`: where there is less time than
         for a whole candidate."""
-        done, deadline = Built(), time.monotonic() + min(most_s, self._compile_s)
+        done, limit_s = Built(), min(most_s, self._compile_s)
+        deadline = time.monotonic() + limit_s
         widths = [self._width if number == 0 else 1 for number in range(len(groups))]
         shares = [
             (number, kernels[i::width])
@@ -448,7 +449,7 @@ class KernelCompiler:
         # On the way out workers end first; the pool waits for threads that wait for them.
         with ThreadPoolExecutor(max(1, len(shares))) as pool, contextlib.ExitStack() as stack:
             workers = [stack.enter_context(self._new_compiler()) for _ in shares]
-            made = pool.map(lambda worker, share: self._share(worker, share[1], deadline), workers, shares)
+            made = pool.map(lambda worker, share: self._share(worker, share[1], deadline, limit_s), workers, shares)
             for (number, _), built in zip(shares, made, strict=True):
                 if done.failure and number > done.failed_group:
                     break
@@ -456,12 +457,12 @@ class KernelCompiler:
                 done = Built(done.artefacts | built.artefacts, done.too_large | built.too_large, failure, number)
         return done
 
-    def _share(self, worker: Worker, kernels: Sequence[Kernel], deadline: float) -> Built:
+    def _share(self, worker: Worker, kernels: Sequence[Kernel], deadline: float, limit_s: float) -> Built:
         try:
             return self._one(worker, kernels, max(0.1, deadline - time.monotonic()))
         except WorkerTimeout:
             names = ", ".join(sorted({k.name for k in kernels}))
-            words = f"compiling {names} took longer than {self._compile_s:g} s"
+            words = f"compiling {names} took longer than {limit_s:.3g} s"
             return Built(failure=Verdict(Status.TIMED_OUT, words, cause=Cause.COMPILING))
         except (WorkerError, DecodeError) as error:
             return Built(
