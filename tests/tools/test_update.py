@@ -170,8 +170,8 @@ EDITS = {
     ),
     "more kernels than are compiled": ("replace(plan, kernels=plan.kernels * 3000)", "3000 kernels; the limit is 2048"),
     "more steps than a tracer records": (
-        "replace(plan, run=plan.run * 9000)",
-        "a plan of 18000 steps; the limit is 10000",
+        "replace(plan, run=(*plan.run, *plan.run[:1] * 10_000))",
+        "a plan of 10002 steps; the limit is 10000",
     ),
     "more text than is read": (
         "replace(plan, kernels=tuple(replace(k, text=k.text + ' ' * (9 << 20)) for k in plan.kernels))",

@@ -80,7 +80,8 @@ def _decoder(hint: Any) -> Decoder:
     if origin is typing.Literal:
         return lambda data, where: _require(data in args, data, where, f"one of {args}")
     if origin in (tuple, list):
-        return partial(_decode_sequence, origin, [_decoder(a) for a in args if a is not Ellipsis], args)
+        its = [(_right(a), _decoder(a)) for a in args if a is not Ellipsis]
+        return partial(_decode_tuple if Ellipsis not in args and origin is tuple else _decode_sequence, origin, its)
     if origin in (dict, Mapping) or getattr(origin, "__name__", "") == "Mapping":
         return partial(_decode_mapping, _decoder(args[0]), _decoder(args[1]))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -122,17 +123,26 @@ def _kind(option: Any) -> Json:
     return next((f.default for f in dataclasses.fields(option) if f.name == "kind"), None)
 
 
-def _decode_sequence(origin: Any, decoders: list[Decoder], args: tuple[Any, ...], data: Json, where: str) -> Any:
+_Right = tuple[frozenset[type], Decoder]  # the types of which a value is right as it is, and what decodes others
+
+
+def _decode_tuple(origin: Any, its: list[_Right], data: Json, where: str) -> Any:
     _require(isinstance(data, list), data, where, "an array")
-    if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
-        _require(len(data) == len(args), data, where, f"an array of {len(args)}")
-        return tuple(d(v, f"{where}[{i}]") for i, (d, v) in enumerate(zip(decoders, data, strict=True)))
-    return origin(decoders[0](v, f"{where}[{i}]") for i, v in enumerate(data))
+    _require(len(data) == len(its), data, where, f"an array of {len(its)}")
+    pairs = enumerate(zip(its, data, strict=True))
+    return tuple(v if type(v) in right else decoder(v, f"{where}[{i}]") for i, ((right, decoder), v) in pairs)
+
+
+def _decode_sequence(origin: Any, its: list[_Right], data: Json, where: str) -> Any:
+    _require(isinstance(data, list), data, where, "an array")
+    right, decoder = its[0]
+    if right.issuperset(map(type, data)):  # shapes and strides: half of the time that a plan took
+        return origin(data)
+    return origin(decoder(v, f"{where}[{i}]") for i, v in enumerate(data))
 
 
 @cache
-def _fields(cls: Any) -> dict[str, tuple[frozenset[type], Decoder]]:
-    """Of each field the types of which a value is right as it is, and what decodes others."""
+def _fields(cls: Any) -> dict[str, _Right]:
     return {name: (_right(hint), _decoder(hint)) for name, hint in typing.get_type_hints(cls).items()}
 
 

@@ -429,8 +429,8 @@ def live_steps(forward: ForwardPass) -> list[bool]:
         if kept <= wanted:
             return alive
         wanted |= kept
-    own = set(forward.made) | set(forward.inputs)
-    return _backwards(forward, usage, wanted.union(*(step.mentions for step in usage)) - own)[0]
+    mentioned = set[int]().union(*(step.mentions for step in usage))
+    return _backwards(forward, usage, wanted | mentioned - set(forward.made) - set(forward.inputs))[0]
 
 
 _MOST_ROUNDS = 16  # then all that is kept is wanted: 6,000 launches in a chain would take 6,000 rounds
