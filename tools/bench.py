@@ -56,7 +56,7 @@ from kerneltune.tools.schema.messages import (
     TaskEnded,
     Warm,
 )
-from kerneltune.tools.schema.plan import Launch, Plan, plan_hash
+from kerneltune.tools.schema.plan import Launch, Plan, item_bytes, plan_hash, tensor_refs
 from kerneltune.tools.schema.task import CORE, HIDDEN_CASE, CaseSpec, TaskSpec, batteries_of, case_in_words
 from kerneltune.tools.schema.verdict import CaseResult, Cause, Status, Tier, Verdict, concluded, task_failed
 from kerneltune.tools.task.load import TaskFile
@@ -66,6 +66,7 @@ _LONG_S = 60.0
 # programs at the timed shape, for how long others are begun beside the first four, and when they are given up
 _SAMPLE, _SAMPLE_S, _SAMPLE_LIMIT_S = 12, 0.5, 20.0
 _MOST_FLOPS, _MOST_PROGRAM_BYTES = 2e10, 1e9  # of one of them
+_MOST_SAMPLED_BYTES = 256 << 20  # of what a sample's programs wrote
 _MOST_WHOLE_BYTES = 256 << 20  # of one that is replayed whole, where there is no other case
 
 
@@ -78,6 +79,7 @@ class Bench(Protocol):
 
 
 _ANSWER_TIMEOUT_S = ANSWER_LIMIT_S + 30.0  # one operator of torch's cannot be interrupted
+_MOST_INPUT_BYTES = 1 << 36  # of a task that is trusted
 _OWN_FAULT = 1  # the exit status of a worker that an exception of ours ended
 
 
@@ -93,7 +95,9 @@ def ask_judge(
     """What the CPU judge answers. Raises TaskError when the task's own code ends it, or takes too long: its worker has
     ended then."""
     try:
-        return judge.call(encode(request), list(blobs), timeout_s=timeout_s, max_fds=max_fds)
+        return judge.call(
+            encode(request), list(blobs), timeout_s=timeout_s, max_fds=max_fds, max_blob_bytes=_MOST_INPUT_BYTES
+        )
     except WorkerTimeout as error:
         raise TaskError(f"task {task}: its own code takes longer than {timeout_s:g} s") from error
     except WorkerError as error:
@@ -286,7 +290,9 @@ class _Interpreter:
                 self.close()
             if self._worker is None:
                 self._worker, self._retire_at_s = self._new(), time.monotonic() + _LONG_S
-            message = self._worker.call(encode(request), list(blobs), timeout_s=limit_s, fds=fds)
+            message = self._worker.call(
+                encode(request), list(blobs), timeout_s=limit_s, fds=fds, max_blob_bytes=_most_bytes(request)
+            )
             return decode(InterpretReply, message.body), message.blobs
         except WorkerTimeout:
             reply = InterpretReply(problem="timed_out", detail=f"longer than {limit_s:g} s in the interpreter")
@@ -302,6 +308,13 @@ class _Interpreter:
         if self._worker is not None:
             self._worker.close()
         self._worker = None
+
+
+def _most_bytes(request: InterpretRequest) -> int:
+    """What an interpreter may send: the plan's outputs; of a sample what was written, and where."""
+    if request.most_programs:
+        return _MOST_SAMPLED_BYTES
+    return sum(math.prod(ref.shape) * item_bytes(ref.dtype) for ref in tensor_refs(request.plan.outputs))
 
 
 def _idle(

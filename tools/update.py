@@ -4,7 +4,9 @@ Confined workers trace (`trace.tracer`) and compile (`compile.compiler`). What t
 value: plans under the cases' own names, compiled kernels, or a verdict.
 
 A tracer's reply may have been written by the candidate's code, which ran in the same process. `malformed`: is it a set
-of plans, and do they say the truth about themselves? What passes can be hashed, counted and handed on without raising.
+of plans? What passes can be hashed, counted and handed on without raising, in time and memory that its limits bound.
+`untrue`: do the plans say the truth about themselves, by what their kernels' texts say? Those are read by a confined
+worker under a limit of time: a MB takes a second.
 `mismatch`: does a plan return what the task's Model returns, as far as structure, shapes and dtypes tell? Trees are
 those of a launch plan and of `schema.task`: {"$tensor": …} leaves in lists, {"$tuple"} and {"$dict"}; a list may stand
 for a tuple, as the judge allows.
@@ -13,8 +15,11 @@ for a tuple, as the judge allows.
 import contextlib
 import functools
 import hashlib
+import itertools
+import math
 import os
 import re
+import reprlib
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +38,10 @@ from kerneltune.tools.schema.messages import (
     CompileReply,
     CompileRequest,
     CompilerFacts,
+    EffectsReply,
+    EffectsRequest,
     Failure,
+    KernelEffects,
     PtxReply,
     PtxRequest,
     SassReply,
@@ -43,9 +51,12 @@ from kerneltune.tools.schema.messages import (
     traced_case,
 )
 from kerneltune.tools.schema.plan import (
+    DescriptorArg,
     ForwardPass,
     Kernel,
     Launch,
+    LaunchArg,
+    LaunchEffects,
     Plan,
     ScalarArg,
     TensorRef,
@@ -204,7 +215,7 @@ class Updater:
         self.task, self.arch, self.limits = task, arch, limits or UpdateLimits()
         self._compiling = KernelCompiler(new_compiler, arch, compile_s=self.limits.compile_s)
         self._tracing = CandidateTracer(
-            new_tracer, self._compiling.facts, trace_s=self.limits.trace_s, variants=self.limits.max_variants
+            new_tracer, self._compiling, trace_s=self.limits.trace_s, variants=self.limits.max_variants
         )
         self.compile_cases: Sequence[str] = [c.name for c in task.cases]
         self.ranks_untimed = False  # then each kernel is disassembled, which takes 0.4 s on a quiet machine
@@ -246,9 +257,11 @@ class Updater:
             return None
         reports = {kernel.sha256: artefact.compiled.report for kernel, artefact in made}
         code = {kernel.sha256: sass for (kernel, _), sass in zip(made, reply.kernels, strict=False)}
-        return effective_bytes(
-            plan, lambda launch: launch_effects(launch, plan.kernels), reports, code, gpu_for_arch(self.arch)
-        )
+        try:
+            known = self._compiling.effects(_launched([plan]))
+        except (WorkerError, DecodeError):
+            return None
+        return effective_bytes(plan, _effects(plan, known), reports, code, gpu_for_arch(self.arch))
 
     def _trace(self, source: str) -> tuple[dict[str, tuple[Plan, ...]], tuple[str, ...], Verdict | None]:
         """Plans by case, the variants left out, and what is wrong: the cases that are not held out come first."""
@@ -418,12 +431,15 @@ class KernelCompiler:
     ) -> None:
         self._new_compiler, self._arch, self._compile_s = new_compiler, arch, compile_s
         self._width = max(1, _side_by_side() if width is None else width)
-        self._listings = functools.lru_cache(maxsize=32)(self._disassembled)  # asked for the order, then to reflect
+        self._effects: dict[str, KernelEffects] = {}
+        self._listings = functools.lru_cache(maxsize=8)(self._disassembled)  # asked for the order, then to reflect
 
-    def compile(self, groups: Sequence[Sequence[Kernel]]) -> Built:
+    def compile(self, groups: Sequence[Sequence[Kernel]], most_s: float = math.inf) -> Built:
         """Compile all groups at once, each in workers of its own: the first on up to `width`, the others, of cases that
-        are fewer, on one. Of several groups that fail, the first is told of."""
-        done, deadline = Built(), time.monotonic() + self._compile_s
+        are fewer, on one. Of several groups that fail, the first is told of. `most_s`: where there is less time than
+        for a whole candidate."""
+        done, limit_s = Built(), min(most_s, self._compile_s)
+        deadline = time.monotonic() + limit_s
         widths = [self._width if number == 0 else 1 for number in range(len(groups))]
         shares = [
             (number, kernels[i::width])
@@ -433,7 +449,7 @@ class KernelCompiler:
         # On the way out workers end first; the pool waits for threads that wait for them.
         with ThreadPoolExecutor(max(1, len(shares))) as pool, contextlib.ExitStack() as stack:
             workers = [stack.enter_context(self._new_compiler()) for _ in shares]
-            made = pool.map(lambda worker, share: self._share(worker, share[1], deadline), workers, shares)
+            made = pool.map(lambda worker, share: self._share(worker, share[1], deadline, limit_s), workers, shares)
             for (number, _), built in zip(shares, made, strict=True):
                 if done.failure and number > done.failed_group:
                     break
@@ -441,12 +457,12 @@ class KernelCompiler:
                 done = Built(done.artefacts | built.artefacts, done.too_large | built.too_large, failure, number)
         return done
 
-    def _share(self, worker: Worker, kernels: Sequence[Kernel], deadline: float) -> Built:
+    def _share(self, worker: Worker, kernels: Sequence[Kernel], deadline: float, limit_s: float) -> Built:
         try:
             return self._one(worker, kernels, max(0.1, deadline - time.monotonic()))
         except WorkerTimeout:
             names = ", ".join(sorted({k.name for k in kernels}))
-            words = f"compiling {names} took longer than {self._compile_s:g} s"
+            words = f"compiling {names} took longer than {limit_s:.3g} s"
             return Built(failure=Verdict(Status.TIMED_OUT, words, cause=Cause.COMPILING))
         except (WorkerError, DecodeError) as error:
             return Built(
@@ -454,7 +470,8 @@ class KernelCompiler:
             )
 
     def _one(self, worker: Worker, kernels: Sequence[Kernel], timeout_s: float) -> Built:
-        message = worker.call(encode(CompileRequest(tuple(kernels), self._arch)), timeout_s=timeout_s)
+        request = encode(CompileRequest(tuple(kernels), self._arch))
+        message = worker.call(request, timeout_s=timeout_s, max_blob_bytes=MOST_CUBIN_BYTES)
         reply, cubins = decode(CompileReply, message.body), message.blobs
         too_large = {kernels[number].sha256: size for number, size in _numbered(reply.too_large, len(kernels))}
         rest = [kernel for kernel in kernels if kernel.sha256 not in too_large]
@@ -498,9 +515,30 @@ class KernelCompiler:
             return PtxReply(problem=f"it answered for {len(found.texts)} of {len(kernels)} kernels")
         return found
 
-    def facts(self, kernel: Kernel) -> CompilerFacts:
+    def reader(self) -> Worker:
+        """A worker for `effects`, which the caller ends."""
+        return self._new_compiler()
+
+    def effects(self, kernels: Sequence[Kernel], reader: Worker | None = None) -> dict[str, KernelEffects]:
+        """What each kernel does by its text, by Kernel.sha256; remembered, since variants and attempts share kernels.
+        Raises WorkerError and DecodeError."""
+        wanted = {kernel.sha256: kernel for kernel in kernels}
+        known = {name: found for name in wanted if (found := self._effects.get(name)) is not None}
+        if unknown := {name: kernel for name, kernel in wanted.items() if name not in known}:
+            request = encode(EffectsRequest(tuple(unknown.values())))
+            with contextlib.nullcontext(reader) if reader else self.reader() as worker:
+                message = worker.call(request, timeout_s=self._compile_s)
+            reply = decode(EffectsReply, message.body)
+            if len(reply.kernels) != len(unknown):
+                raise DecodeError(f"speaks of {len(reply.kernels)} of {len(unknown)} kernels")
+            new = dict(zip(unknown, reply.kernels, strict=True))
+            known |= new
+            self._effects = (self._effects if len(self._effects) < MOST_KERNELS else {}) | new
+        return known
+
+    def facts(self, kernel: Kernel, most_s: float) -> CompilerFacts:
         """What host code may know of one kernel."""
-        built = self.compile([[kernel]])
+        built = self.compile([[kernel]], most_s)
         if built.failure:
             return CompilerFacts(problem=f"it does not compile: {built.failure.detail}"[:500])
         if built.too_large:
@@ -548,17 +586,13 @@ def _side_by_side() -> int:
 
 
 class CandidateTracer:
-    """Traces sources, each set of cases in a worker of its own. `facts` answers what host code asks of the compiler."""
+    """Traces sources, each set of cases in a worker of its own. The compiler answers what host code asks of it, and
+    reads the kernels."""
 
     def __init__(
-        self,
-        new_tracer: Callable[[], Worker],
-        facts: Callable[[Kernel], CompilerFacts],
-        *,
-        trace_s: float,
-        variants: int,
+        self, new_tracer: Callable[[], Worker], compiling: KernelCompiler, *, trace_s: float, variants: int
     ) -> None:
-        self._new_tracer, self._facts = new_tracer, facts
+        self._new_tracer, self._compiling = new_tracer, compiling
         self._trace_s, self._variants = trace_s, variants
 
     def trace(self, source: str, groups: Sequence[Sequence[CaseSpec]]) -> Generator[Traced, None, None]:
@@ -567,20 +601,38 @@ class CandidateTracer:
         processor and memory."""
         with contextlib.ExitStack() as stack:
             workers = [stack.enter_context(self._new_tracer()) for _ in groups]
+            reader = stack.enter_context(self._compiling.reader())
             for worker, cases in zip(workers, groups, strict=True):
-                yield self._trace(worker, source, cases)
+                yield self._trace(worker, reader, source, cases)
 
-    def _trace(self, worker: Worker, source: str, cases: Sequence[CaseSpec]) -> Traced:
+    def _trace(self, worker: Worker, reader: Worker, source: str, cases: Sequence[CaseSpec]) -> Traced:
         """The worker knows its cases by number only."""
         asked = {str(number): case for number, case in enumerate(cases)}
         blind = tuple(traced_case(case, number) for number, case in asked.items())
         reply = self._reply(worker, TraceRequest(source, blind, self._variants))
         if reply.failure:
             return Traced(failure=verdict_of(reply.failure), failed_case=asked.get(str(reply.failed_case)))
-        if forged := malformed(reply.plans, [replace(c, name=n) for n, c in asked.items()], self._variants):
-            return Traced(failure=Verdict(Status.REJECTED, f"its process sent {forged}", cause=Cause.FORGED_REPLY))
+        if failure := self._forged(reader, reply, [replace(c, name=n) for n, c in asked.items()]):
+            return Traced(failure=failure)
         plans = tuple(replace(p, case=asked[p.case].name, variant=plain(p.variant)) for p in reply.plans)
         return Traced(plans, dropped_variants=tuple(plain(d, 500) for d in reply.dropped_variants[:_MOST_DROPPED]))
+
+    def _forged(self, reader: Worker, reply: TraceReply, cases: Sequence[CaseSpec]) -> Verdict | None:
+        """What is wrong with plans that may have been written by the candidate."""
+        problem = malformed(reply.plans, cases, self._variants)
+        if problem is None:
+            try:
+                problem = untrue(reply.plans, self._compiling.effects(_launched(reply.plans), reader))
+            except WorkerTimeout as error:
+                return Verdict(
+                    Status.TIMED_OUT, f"the texts of its kernels are too long to read: {error}", cause=Cause.COMPILING
+                )
+            except (WorkerError, DecodeError) as error:
+                words = f"while it read the texts of its kernels, the compiler {end_of(error)}"
+                return Verdict(Status.COMPILE_FAILED, words, cause=Cause.COMPILER_DIED)
+        if problem is None:
+            return None
+        return Verdict(Status.REJECTED, f"its process sent {problem}", cause=Cause.FORGED_REPLY)
 
     def _reply(self, worker: Worker, request: TraceRequest) -> TraceReply:
         try:
@@ -605,13 +657,14 @@ class CandidateTracer:
         """The tracer's reply; before it, it may ask for facts that only the compiler knows."""
         left_s = self._trace_s
         for _ in range(MAX_QUESTIONS):
-            received = worker.receive(timeout_s=max(0.1, left_s), max_blob_bytes=0)
+            own_s = time.thread_time()  # goes on while nothing is waited for, and not while we are stopped
+            received = worker.receive(timeout_s=max(0.1, left_s))
             message: TraceReply | AskCompiler = decode(TraceReply | AskCompiler, received.body)  # type: ignore[arg-type]
             if isinstance(message, TraceReply):
                 return message
             began_s = time.monotonic()
-            worker.send(encode(self._facts(message.kernel)))
-            left_s -= received.waited_s + time.monotonic() - began_s
+            worker.send(encode(self._compiling.facts(message.kernel, max(0.1, left_s))))
+            left_s -= received.waited_s + time.monotonic() - began_s + time.thread_time() - own_s
         return TraceReply(
             failure=Failure(Status.REJECTED, f"host code asks the compiler more than {MAX_QUESTIONS} times")
         )
@@ -643,22 +696,32 @@ def verdict_of(failure: Failure, note: str = "") -> Verdict:
 # ---
 # Whether a tracer's reply can be believed.
 
-MOST_STEPS = 20_000
+# What the largest honest plan needs, Swin Transformer lowered by TorchInductor: 301 steps, 66 kernels of 0.55 MB.
+MOST_STEPS = 10_000  # of a plan; what a tracer records of three forwards
+MOST_KERNELS = 2048  # of a reply; to compile one takes 0.1 s and more
+MOST_OF_A_KERNEL_NAME = 2000  # characters
+MOST_OUTPUTS = 1000
 MOST_BYTES = 1 << 40  # in all storages of a plan
-MOST_TEXT_BYTES = 64 << 20  # in all kernels of a reply
+MOST_TEXT_BYTES = 8 << 20  # in all kernels of a reply
+MOST_DIMENSIONS = 64  # torch's
 LARGEST_GRID = (2**31 - 1, 65_535, 65_535)  # CUDA's
+MOST_CUBIN_BYTES = 128 << 20
 _LARGEST_NUMBER = 2**64
 
 
 def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: int) -> str | None:
     """What is wrong with a reply's plans, or None."""
     names = [case.name for case in cases]
+    if (kernels := sum(len(plan.kernels) for plan in plans)) > MOST_KERNELS:
+        return f"{kernels} kernels; the limit is {MOST_KERNELS}"
     if strange := sorted({p.case for p in plans} - set(names)):
         return f"plans for an unknown case {strange[0]!r:.80}"
     for name in names:
         count = sum(p.case == name for p in plans)
         if not 1 <= count <= max(1, max_variants):
             return f"{count} plans for one case, of at most {max_variants}"
+    if (longest := max((len(k.name) for p in plans for k in p.kernels), default=0)) > MOST_OF_A_KERNEL_NAME:
+        return f"a kernel whose name has {longest} characters; the limit is {MOST_OF_A_KERNEL_NAME}"
     texts = {k.text: k.language for p in plans for k in p.kernels}
     if sum(map(len, texts)) > MOST_TEXT_BYTES:
         return f"kernels of more than {MOST_TEXT_BYTES >> 20} MB"
@@ -671,10 +734,13 @@ def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: in
 
 def _problem(plan: Plan) -> str | None:
     """The first rule that a plan breaks; later rules rely on earlier ones."""
-    rules: tuple[Callable[[Plan], str | None], ...] = (
-        _sizes, _bad_launches, _overlaps, _operators, _tensors, _inputs, _unused,
-    )  # fmt: skip
+    rules: tuple[Callable[[Plan], str | None], ...] = (_sizes, _bad_launches, _operators, _tensors, _inputs)
     return next(filter(None, (rule(plan) for rule in rules)), None)
+
+
+def untrue(plans: Sequence[Plan], effects: Mapping[str, KernelEffects]) -> str | None:
+    """In what plans that are not malformed differ from what their kernels do, by Kernel.sha256; or None."""
+    return next(filter(None, (_overlaps(plan, effects) or _unused(plan, effects) for plan in plans)), None)
 
 
 def _sizes(plan: Plan) -> str | None:
@@ -682,20 +748,21 @@ def _sizes(plan: Plan) -> str | None:
     if len(known) != len(plan.storages):
         return "a plan whose storages are not distinct"
     if (n_bytes := sum(s.nbytes for s in plan.storages)) > MOST_BYTES:
-        return f"a plan that needs {n_bytes / 2**40:.3g} TiB of memory; the limit is {MOST_BYTES / 2**40:g} TiB"
+        needs = min(n_bytes, 1 << 100) / 2**40  # more may be no float
+        return f"a plan that needs {needs:.3g} TiB of memory; the limit is {MOST_BYTES / 2**40:g} TiB"
     if (steps := len(plan.prepare) + len(plan.run)) > MOST_STEPS:
         return f"a plan of {steps} steps; the limit is {MOST_STEPS}"
     return None
 
 
-def _overlaps(plan: Plan) -> str | None:
+def _overlaps(plan: Plan, effects: Mapping[str, KernelEffects]) -> str | None:
     """A programmatic dependent launch may begin before the launch before it has ended."""
     launches = [step for step in plan.run if isinstance(step, Launch) and min(step.grid) > 0]
     for step in launches[1:]:
         kernel = plan.kernels[step.kernel]
-        known = language(kernel.language)
-        if step.pdl and not known.waits(kernel):
-            return f"a launch of {kernel.name} with launch_pdl that never waits for the one before ({known.wait})"
+        if step.pdl and not effects[kernel.sha256].waits:
+            wait = language(kernel.language).wait
+            return f"a launch of {kernel.name:.60} with launch_pdl that never waits for the one before ({wait})"
     return None
 
 
@@ -721,9 +788,15 @@ def _launch(step: Launch, kernel: Kernel) -> str | None:
     for argument, kind in zip(step.args, kernel.signature, strict=True):
         if isinstance(argument, ScalarArg) == kind.startswith(("*", "tensordesc")):
             return f"a launch with {type(argument).__name__} for an argument of type {kind!r:.40}"
-        if isinstance(argument, ScalarArg) and isinstance(argument.value, int) and _is_huge(argument.value):
+        if any(map(_is_huge, _numbers(argument))):
             return "a launch with a number of more than 64 bits"
     return None
+
+
+def _numbers(argument: LaunchArg) -> Sequence[int]:
+    if isinstance(argument, ScalarArg):
+        return (argument.value,) if isinstance(argument.value, int) else ()
+    return argument.block_shape if isinstance(argument, DescriptorArg) else ()
 
 
 def _is_huge(value: int) -> bool:
@@ -744,9 +817,12 @@ def _operators(plan: Plan) -> str | None:
 def _tensors(plan: Plan) -> str | None:
     known = {s.id for s in plan.storages}
     try:
-        refs = [*tensor_refs(plan.outputs), *(ref for step in (*plan.prepare, *plan.run) for ref in step_refs(step))]
+        outputs = list(itertools.islice(tensor_refs(plan.outputs), MOST_OUTPUTS + 1))
+        refs = [*outputs, *(ref for step in (*plan.prepare, *plan.run) for ref in step_refs(step))]
     except DecodeError as error:
         return f"a plan with a tensor that is none: {error!s:.200}"
+    if len(outputs) > MOST_OUTPUTS:
+        return f"a plan of more than {MOST_OUTPUTS} outputs"
     bad = next((r for r in refs if not _is_sound(r, known)), None)
     return f"a plan with a tensor that is none: {bad!s:.200}" if bad else None
 
@@ -758,14 +834,14 @@ def _inputs(plan: Plan) -> str | None:
     return None
 
 
-def _unused(plan: Plan) -> str | None:
+def _unused(plan: Plan, effects: Mapping[str, KernelEffects]) -> str | None:
     """The tracer leaves launches out that no output depends on (`plan.build`); here they are counted again."""
     outputs = {ref.storage for ref in tensor_refs(plan.outputs)}
     if not outputs:
         return None  # the wrong structure, which is told in other words
     forward = ForwardPass(
         plan.run,
-        lambda launch: launch_effects(launch, plan.kernels),
+        _effects(plan, effects),
         outputs,
         inputs={s.id for s in plan.storages if s.origin == "input"},
         made={s.id for s in plan.storages if s.origin == "scratch"},
@@ -778,8 +854,23 @@ def _unused(plan: Plan) -> str | None:
     return None
 
 
+def _launched(plans: Sequence[Plan]) -> list[Kernel]:
+    """The kernels of forwards, each once a plan."""
+    return [plan.kernels[n] for plan in plans for n in dict.fromkeys(step.kernel for step in plan.launches)]
+
+
+def _effects(plan: Plan, known: Mapping[str, KernelEffects]) -> LaunchEffects:
+    """What launches of the plan do: a kernel that none of them launches is not known, and not asked for."""
+    by_number = [known[k.sha256].arguments if k.sha256 in known else () for k in plan.kernels]
+    return lambda launch: launch_effects(launch, by_number)
+
+
 def _is_sound(ref: TensorRef, known: set[int]) -> bool:
-    return ref.storage in known and len(ref.shape) == len(ref.stride) and min((*ref.shape, ref.offset)) >= 0
+    """Sizes are multiplied with each other later, some as floats."""
+    if ref.storage not in known or not len(ref.shape) == len(ref.stride) <= MOST_DIMENSIONS:
+        return False
+    sizes = (*ref.shape, ref.offset)
+    return min(sizes) >= 0 and not any(map(_is_huge, (*sizes, *ref.stride))) and not _is_huge(math.prod(ref.shape))
 
 
 MOST_SHOWN = 6
@@ -789,24 +880,20 @@ def mismatch(wanted: Json, got: Json) -> str | None:
     """What is returned instead of what, in words; None when it is the same as far as shapes can tell."""
     if wanted is None:
         return None  # a case that was described without its outputs
-    ours, theirs = dict(_leaves(wanted)), dict(_leaves(got))
-    if list(ours) == list(theirs) and all(_fits(leaf, theirs[path]) for path, leaf in ours.items()):
-        return None
-    return f"forward returns {shown(got)}; the task's Model returns {shown(wanted)}"
+    return None if _alike(wanted, got) else f"forward returns {shown(got)}; the task's Model returns {shown(wanted)}"
 
 
-def _leaves(tree: Json, path: str = "") -> Iterator[tuple[str, Json]]:
-    items = _items(tree)
-    if items is None:
-        yield path, tree
-        return
-    for key, value in items:
-        yield from _leaves(value, f"{path}.{key}")
+def _alike(wanted: Json, got: Json) -> bool:
+    ours, theirs = _items(wanted), _items(got)
+    if ours is None or theirs is None:
+        return ours is theirs and _fits(wanted, got)
+    pairs = zip(ours, theirs, strict=False)
+    return len(ours) == len(theirs) and all(a == b and _alike(one, other) for (a, one), (b, other) in pairs)
 
 
 def _items(tree: Json) -> list[tuple[str, Json]] | None:
     """The children of a node; None for a leaf."""
-    if isinstance(tree, dict) and "$dict" in tree:
+    if isinstance(tree, dict) and isinstance(tree.get("$dict"), dict):
         return list(tree["$dict"].items())
     if isinstance(tree, dict) and "$tuple" in tree:
         tree = tree["$tuple"]
@@ -829,14 +916,14 @@ def shown(tree: Json) -> str:
     """A tree in short: float32[4, 8], (float32[4], int64[4]), {mean: float32[]}."""
     if isinstance(tree, dict) and "$tensor" in tree:
         spec = tree["$tensor"]
-        return f"{spec['dtype']}{list(spec['shape'])}"
+        return f"{spec['dtype']:.20}{list(spec['shape'])}"
     items = _items(tree)
     if items is None:
-        return repr(tree)[:80]
+        return reprlib.repr(tree)[:80]
     more = f", … {len(items) - MOST_SHOWN} more" if len(items) > MOST_SHOWN else ""
     parts = [(key, shown(value)) for key, value in items[:MOST_SHOWN]]
     if isinstance(tree, dict) and "$dict" in tree:
-        return "{" + ", ".join(f"{key}: {text}" for key, text in parts) + more + "}"
+        return "{" + ", ".join(f"{key:.80}: {text}" for key, text in parts) + more + "}"
     inside = ", ".join(text for _, text in parts) + more
     if isinstance(tree, dict):
         return f"({inside},)" if len(items) == 1 else f"({inside})"

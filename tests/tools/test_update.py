@@ -2,6 +2,7 @@
 
 import json
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,10 +12,12 @@ from kerneltune.tools.receipt import author_view
 from kerneltune.tools.reflect import facts_of
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.messages import KernelEffects
+from kerneltune.tools.schema.plan import ArgEffect, Kernel, Launch, Plan, Storage, TensorArg, TensorRef
 from kerneltune.tools.schema.sass import facts_in_words
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Cause, Status
-from kerneltune.tools.update import HELD_OUT_FAILS, KernelCompiler, Update, UpdateLimits, Updater
+from kerneltune.tools.update import HELD_OUT_FAILS, KernelCompiler, Update, UpdateLimits, Updater, untrue
 from tests.tools.conftest import COPY_KERNEL, HEADER, tensor
 
 PRODUCT = """\
@@ -161,6 +164,31 @@ EDITS = {
     ),
     "two storages of one name": ("replace(plan, storages=plan.storages * 2)", "not distinct"),
     "another case": ("replace(plan, case='nowhere')", "unknown case 'nowhere'"),
+    "more outputs than are counted": (
+        "replace(plan, outputs=[plan.outputs] * 2000)",
+        "a plan of more than 1000 outputs",
+    ),
+    "more kernels than are compiled": ("replace(plan, kernels=plan.kernels * 3000)", "3000 kernels; the limit is 2048"),
+    "more steps than a tracer records": (
+        "replace(plan, run=(*plan.run, *plan.run[:1] * 10_000))",
+        "a plan of 10002 steps; the limit is 10000",
+    ),
+    "more text than is read": (
+        "replace(plan, kernels=tuple(replace(k, text=k.text + ' ' * (9 << 20)) for k in plan.kernels))",
+        "kernels of more than 8 MB",
+    ),
+    "bytes that no float holds": (
+        "replace(plan, storages=tuple(replace(s, nbytes=10**4000) for s in plan.storages))",
+        "the limit is 1 TiB",
+    ),
+    "sizes that nobody could multiply": (
+        "replace(plan, outputs={'$tensor': {'storage': 0, 'dtype': 'float32', 'shape': [10**4000], 'stride': [1]}})",
+        "a tensor that is none",
+    ),
+    "a name of a megabyte": (
+        "replace(plan, kernels=tuple(replace(k, name='k' * (1 << 20)) for k in plan.kernels))",
+        "a kernel whose name has 1048576 characters; the limit is 2000",
+    ),
 }
 
 
@@ -216,6 +244,53 @@ def test_a_reply_that_the_candidate_wrote_itself_is_never_accepted(update: Updat
     assert failure is not None
     assert not failure.accepted
     assert failure.status in (Status.REJECTED, Status.CRASHED)
+
+
+def test_a_process_that_sends_too_much_is_told_of_with_the_limit(update: Updates) -> None:
+    failure = update(sending(b"").replace('struct.pack("<Q", 0)', 'struct.pack("<Q", 1 << 40)') + GOOD).failure
+    assert failure is not None
+    assert "the process sent a header of 1099511627776 bytes; the limit is 67108864" in failure.detail
+
+
+def test_names_of_outputs_are_not_written_before_each_of_them(update: Updates) -> None:
+    """Nine hundred paths of a megabyte were a gigabyte."""
+    source = """
+from dataclasses import replace
+from kerneltune.tools.trace import tracer as trace
+real = trace.build_plan
+
+def edited(*args, **kwargs):
+    plan = real(*args, **kwargs)
+    return replace(plan, outputs={"$dict": {"n" * (1 << 20): [plan.outputs] * 900}})
+
+trace.build_plan = edited
+"""
+    tracemalloc.start()
+    failure = update(source + GOOD).failure
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert failure is not None
+    assert failure.cause is Cause.RETURNS
+    assert len(failure.detail) < 2000
+    assert peak_bytes < 100 << 20
+
+
+def test_a_chain_of_memory_that_is_kept_is_followed_in_bounded_time() -> None:
+    """Each launch reads what the next one wrote in an earlier call; one round learns of one more."""
+
+    def link(i: int) -> Launch:
+        read, write = (TensorArg(TensorRef(n, "float32", (4,), (1,))) for n in (i + 2, i + 1))
+        return Launch(0, (1, 1, 1), (read, write))
+
+    kernel = Kernel("k", "ttir", "", ("*fp32", "*fp32"))
+    storages = tuple(Storage(n, 16, "prepared") for n in range(9_002))
+    run = tuple(map(link, range(9_000)))
+    outputs = {"$tensor": {"storage": 1, "dtype": "float32", "shape": [4], "stride": [1]}}
+    plan = Plan("main", "default", "sm_90", storages, (kernel,), (), run, outputs)
+    effects = KernelEffects((ArgEffect(True, False), ArgEffect(False, True)), waits=False)
+    began_s = time.process_time()
+    assert untrue([plan], {kernel.sha256: effects}) is None
+    assert time.process_time() - began_s < 5.0
 
 
 MALFORMED = {

@@ -29,7 +29,10 @@ from kerneltune.tools.schema.messages import (
     Compiled,
     CompileReply,
     CompileRequest,
+    EffectsReply,
+    EffectsRequest,
     Failure,
+    KernelEffects,
     PtxReply,
     PtxRequest,
     SassReply,
@@ -53,14 +56,22 @@ def warm() -> None:
 
 
 def main(channel: Any) -> None:
-    """Answer CompileRequests, SassRequests and PtxRequests until the supervisor closes the socket."""
+    """Answer requests for cubins, SASS, PTX and effects until the supervisor closes the socket."""
     folder = Path(os.environ["TMPDIR"])
     handlers = {
         CompileRequest: lambda request, _: compile_kernels(request, folder),
         SassRequest: lambda request, cubins: disassemble_all(request, cubins, folder),
         PtxRequest: lambda request, _: ptx_of(request, folder),
+        EffectsRequest: lambda request, _: read(request),
     }
     wire.serve(channel, handlers)
+
+
+def read(request: EffectsRequest) -> EffectsReply:
+    """What each kernel does by its text."""
+    return EffectsReply(
+        tuple(KernelEffects(language(k.language).effects(k), language(k.language).waits(k)) for k in request.kernels)
+    )
 
 
 def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:

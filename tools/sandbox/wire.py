@@ -27,11 +27,15 @@ from kerneltune.tools.schema.codec import Json, decode, encode
 _HEAD = struct.Struct("<Q")
 _BATCH = 64  # descriptors beside one byte; the kernel takes 253 at most
 _LOOK_S = 0.5  # a stop costs a time limit no more than this
-MAX_HEADER_BYTES = 256 << 20  # a plan with big constants; anything above is an attack or a bug
+MAX_HEADER_BYTES = 256 << 20  # from a process of ours: all that it was sent by two others
 
 
 class WireError(ConnectionError):
-    """The other side closed, or sent something that is not a frame."""
+    """The other side sent something that is not a frame, or more than is taken; the message says what it was."""
+
+
+class WireClosed(WireError):
+    """The other side closed."""
 
 
 @dataclass(frozen=True)
@@ -144,16 +148,18 @@ def receive(
     *,
     max_blob_bytes: int = 1 << 36,
     max_header_bytes: int = MAX_HEADER_BYTES,
+    max_values: int | None = None,
     max_fds: int = 0,
     timeout_s: float | None = None,
 ) -> WireMessage:
-    """Read one frame. Raises WireError at end of stream or on a malformed frame; TimeoutError as the socket's own
-    timeout says, or, with `timeout_s`, when the whole frame is not there by then, however it trickles in."""
+    """Read one frame. Raises WireClosed at end of stream, WireError on a malformed or too large frame; TimeoutError as
+    the socket's own timeout says, or, with `timeout_s`, when the whole frame is not there by then, however it trickles
+    in. A header may hold `max_values` commas and brackets, those in its strings included: its values are not more."""
     reader = _MessageReader(sock, timeout_s)
     (length,) = _HEAD.unpack(reader.read(_HEAD.size))
     if length > max_header_bytes:
         raise WireError(f"a header of {length} bytes; the limit is {max_header_bytes}")
-    body, sizes, count = _header(bytes(reader.read(length)))
+    body, sizes, count = _header(reader.read(length), max_values)
     if sum(sizes) > max_blob_bytes:
         raise WireError(f"{sum(sizes)} bytes of blobs; the limit is {max_blob_bytes}")
     if count > max_fds:
@@ -168,15 +174,19 @@ def receive(
         raise
 
 
-def _header(text: bytes) -> tuple[dict[str, Json], list[int], int]:
+def _header(text: bytearray, max_values: int | None) -> tuple[dict[str, Json], list[int], int]:
+    if not text.isascii():  # `send` writes no other, and one wide character makes all of a text take four times as much
+        raise WireError("a malformed frame: its header is not ASCII")
+    if max_values is not None and (values := sum(map(text.count, (b",", b"[", b"{")))) > max_values:
+        raise WireError(f"a header of {values} commas and brackets; the limit is {max_values}")
     try:
         header = json.loads(text)
         body, sizes, count = header["m"], header["b"], header.get("f", 0)
         whole = isinstance(sizes, list) and all(type(n) is int and n >= 0 for n in [*sizes, count])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise WireError(f"malformed frame: {error}") from error
+        raise WireError(f"a malformed frame: {error}") from error
     if not isinstance(body, dict) or not whole:
-        raise WireError("malformed frame")
+        raise WireError("a malformed frame")
     return body, sizes, count
 
 
@@ -213,7 +223,7 @@ class _MessageReader:
             self._wait()
             count = self._sock.recv_into(view[done:])
             if count == 0:
-                raise WireError("the other side closed the connection")
+                raise WireClosed("the other side closed the connection")
             done += count
         return data
 
@@ -222,7 +232,7 @@ class _MessageReader:
         data, fds, flags, _ = socket.recv_fds(self._sock, 1, count)
         if not data or len(fds) != count or flags & socket.MSG_CTRUNC:
             _close(fds)
-            raise WireError(f"{len(fds)} file descriptors came, not {count}")
+            raise WireError(f"{len(fds)} file descriptors, not {count}")
         for fd in fds:
             os.set_inheritable(fd, False)
         return list(fds)

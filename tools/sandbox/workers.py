@@ -33,7 +33,9 @@ from kerneltune.tools.schema.codec import Json, decode, encode, plain
 from kerneltune.tools.schema.errors import Unconfined, WorkerError, WorkerTimeout
 
 LOG_BYTES = 64 << 10
-MAX_BLOB_BYTES = 1 << 36
+# Of a reply's JSON, and the commas and brackets in it: 5 GB of objects came of 180 MB of "[],". To read, check and hash
+# a plan of so many takes 2 s. Swin Transformer in TorchInductor's kernels has 0.8 MB and 22,000, a constant of 32 MiB 45 MB.
+MAX_REPLY_BYTES, MAX_REPLY_VALUES = 64 << 20, 3 << 18
 START_TIMEOUT_S = 120.0  # a cold disk cache makes `import torch` slow
 _PASSED_ENV = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CC")
 
@@ -60,11 +62,13 @@ class Worker:
         timeout_s: float,
         fds: Sequence[int] = (),
         max_fds: int = 0,
+        max_blob_bytes: int = 0,
     ) -> wire.WireMessage:
         """Send a message and wait for one answer. On a timeout the worker is killed and WorkerTimeout raised; a
-        worker that dies raises WorkerError with its exit status and the end of its output."""
+        worker that dies raises WorkerError with its exit status and the end of its output, one that sends more than
+        is taken with what that was."""
         self.send(body, blobs, fds)
-        return self.receive(timeout_s=timeout_s, max_fds=max_fds)
+        return self.receive(timeout_s=timeout_s, max_fds=max_fds, max_blob_bytes=max_blob_bytes)
 
     def send(self, body: dict[str, Json], blobs: list[Any] | None = None, fds: Sequence[int] = ()) -> None:
         """Send without waiting. Raises WorkerError when the worker is gone."""
@@ -74,7 +78,7 @@ class Worker:
         except OSError as error:
             raise self._died() from error
 
-    def receive(self, *, timeout_s: float, max_blob_bytes: int = MAX_BLOB_BYTES, max_fds: int = 0) -> wire.WireMessage:
+    def receive(self, *, timeout_s: float, max_blob_bytes: int = 0, max_fds: int = 0) -> wire.WireMessage:
         """Wait for one message, once the worker is there; the same failures as `call`, and more blobs or descriptors
         than allowed are one of them. Raises Unconfined for a worker that should be confined."""
         self.enforced(timeout_s=timeout_s)
@@ -89,11 +93,21 @@ class Worker:
 
     def _receive(self, timeout_s: float, max_blob_bytes: int = 0, max_fds: int = 0) -> wire.WireMessage:
         try:
-            return wire.receive(self._sock, timeout_s=timeout_s, max_blob_bytes=max_blob_bytes, max_fds=max_fds)
+            return wire.receive(
+                self._sock,
+                timeout_s=timeout_s,
+                max_header_bytes=MAX_REPLY_BYTES,
+                max_values=MAX_REPLY_VALUES,
+                max_blob_bytes=max_blob_bytes,
+                max_fds=max_fds,
+            )
         except TimeoutError as error:
             self.kill()
             raise WorkerTimeout(f"{self.name}: no answer within {timeout_s:g} s", log=self.log()) from error
         except (OSError, MemoryError) as error:
+            if isinstance(error, wire.WireError) and not isinstance(error, wire.WireClosed):
+                self.kill()
+                raise WorkerError(f"{self.name} sent {error}", log=self.log()) from error
             raise self._died() from error
 
     def _died(self) -> WorkerError:

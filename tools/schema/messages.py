@@ -13,7 +13,7 @@ from typing import Literal
 
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import Ceilings
-from kerneltune.tools.schema.plan import Kernel, Plan
+from kerneltune.tools.schema.plan import ArgEffect, Kernel, Plan
 from kerneltune.tools.schema.sass import Sass
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.schema.verdict import CaseResult, Cause, KernelReport, Status, Tier, Verdict
@@ -191,6 +191,30 @@ class PtxReply:
     texts: tuple[str, ...] = ()
     shared_bytes: tuple[int, ...] = ()
     problem: str = ""
+
+
+@dataclass(frozen=True)
+class EffectsRequest:
+    """Asks a compiler what kernels do by their texts, which are read and not compiled."""
+
+    kernels: tuple[Kernel, ...]
+    kind: Literal["effects"] = "effects"
+
+
+@dataclass(frozen=True)
+class KernelEffects:
+    """What a kernel may do to its arguments, one effect each (less, if that is unknown); whether it `waits` for the
+    launch before (programmatic dependent launch)."""
+
+    arguments: tuple[ArgEffect, ...]
+    waits: bool
+
+
+@dataclass(frozen=True)
+class EffectsReply:
+    """Of each kernel, in the order of the request."""
+
+    kernels: tuple[KernelEffects, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class Kernel:
     signature: tuple[str, ...]
     options: dict[str, Json] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def sha256(self) -> str:
         """Names the kernel with its options: what a cubin is filed under."""
         return hashlib.sha256(json.dumps(encode(self), sort_keys=True).encode()).hexdigest()
@@ -201,6 +201,11 @@ class Plan:
         when nothing stays in cache between steps."""
         return sum(map(step_bytes, self.run))
 
+    @functools.cached_property
+    def _hash(self) -> str:  # asked for many times; of a Swin Transformer it takes 0.2 s
+        bare = replace(self, kernels=tuple(map(_bare, self.kernels)))
+        return hashlib.sha256(json.dumps(encode(bare), sort_keys=True).encode()).hexdigest()
+
     def storage(self, storage_id: int) -> Storage:
         """The storage with this id; raises KeyError."""
         for storage in self.storages:
@@ -219,12 +224,18 @@ _PIECE = re.compile(
 )
 
 
-@functools.lru_cache(maxsize=64)  # three quarters of hashing a plan, whose kernels are those of the last ones
+MOST_REMEMBERED_TEXT = 1 << 18
+
+
 def without_locations(text: str) -> str:
     """TTIR without its debug locations: the same kernel moved down a line must keep its hash.
 
     Only what MLIR reads as a location goes: not what looks like one in a string (inline assembly), a comment or a name.
     """
+    return (_remembered if len(text) <= MOST_REMEMBERED_TEXT else _without_locations)(text)
+
+
+def _without_locations(text: str) -> str:
     kept: list[str] = []
     done = depth = 0
     alias = False
@@ -239,26 +250,34 @@ def without_locations(text: str) -> str:
     return "".join(kept) + text[done:]
 
 
+# three quarters of hashing a plan, whose kernels are those of the last ones
+_remembered = functools.lru_cache(maxsize=64)(_without_locations)
+
+
 def plan_hash(plan: Plan) -> str:
     """sha256 over the plan without debug locations: names the work, whatever the source looked like."""
-    bare = replace(plan, kernels=tuple(map(_without_locations, plan.kernels)))
-    return hashlib.sha256(json.dumps(encode(bare), sort_keys=True).encode()).hexdigest()
+    return plan._hash
 
 
-def _without_locations(kernel: Kernel) -> Kernel:
+def _bare(kernel: Kernel) -> Kernel:
     return replace(kernel, text=without_locations(kernel.text)) if kernel.language == "ttir" else kernel
 
 
-def tensor_refs(value: Json, depth: int = 0) -> Iterator[TensorRef]:
-    """All tensors inside an `Aten` argument or an `outputs` tree. Raises DecodeError for one that is none, and for a
-    bottomless tree."""
-    if depth > MOST_NESTED:
-        raise DecodeError(f"nested more than {MOST_NESTED} deep")
-    if isinstance(value, dict) and "$tensor" in value:
-        yield decode(TensorRef, value["$tensor"])
-    elif isinstance(value, dict | list | tuple):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from tensor_refs(item, depth + 1)
+def tensor_refs(value: Json) -> Iterator[TensorRef]:
+    """All tensors inside an `Aten` argument or an `outputs` tree, in order. Raises DecodeError for one that is none,
+    and for a bottomless tree."""
+    level: list[Iterator[Json]] = [iter((value,))]  # a generator in a generator for each level takes 50 times as long
+    while level:
+        for item in level[-1]:
+            if isinstance(item, dict) and "$tensor" in item:
+                yield decode(TensorRef, item["$tensor"])
+            elif isinstance(item, dict | list | tuple):
+                level.append(iter(item.values() if isinstance(item, dict) else item))
+                break
+        else:
+            level.pop()
+        if len(level) > MOST_NESTED + 1:
+            raise DecodeError(f"nested more than {MOST_NESTED} deep")
 
 
 def step_refs(step: Step) -> Iterator[TensorRef]:
@@ -404,12 +423,17 @@ def live_steps(forward: ForwardPass) -> list[bool]:
     mentions, or it is an operator that changes memory which was there before the call."""
     usage = [_usage(step, forward) for step in forward.steps]
     wanted = set(forward.outputs)
-    while True:
+    for _ in range(_MOST_ROUNDS):
         alive, read = _backwards(forward, usage, wanted)
         kept = read - set(forward.made) - set(forward.inputs)
         if kept <= wanted:
             return alive
         wanted |= kept
+    mentioned = set[int]().union(*(step.mentions for step in usage))
+    return _backwards(forward, usage, wanted | mentioned - set(forward.made) - set(forward.inputs))[0]
+
+
+_MOST_ROUNDS = 16  # then all that is kept is wanted: 6,000 launches in a chain would take 6,000 rounds
 
 
 @dataclass(frozen=True)
@@ -433,7 +457,8 @@ def _backwards(forward: ForwardPass, usage: Sequence[_Usage], wanted: Iterable[i
     for i in reversed(range(len(usage))):
         step = usage[i]
         if step.stays or step.writes & needed:
-            needed = (needed - step.replaces) | step.reads
+            needed -= step.replaces
+            needed |= step.reads
             read |= step.reads
         elif not (step.makes and step.writes & mentioned):  # memory that is overwritten before anybody looks
             continue
@@ -459,7 +484,7 @@ def _operator(step: Aten, forward: ForwardPass) -> _Usage:
     named, positional = list(tensor_refs(step.kwargs)), list(tensor_refs(list(step.args)))
     given = {r.storage for r in [*named, *positional]}
     if not outs & given and outs:
-        return _Usage(given, outs, outs, makes=True, stays=not outs <= set(forward.made))
+        return _Usage(given, outs, outs, makes=True, stays=not outs.issubset(forward.made))
     # in place, `out=`, or nothing returned: which arguments change is in the schema, which is not at hand here
     changed = given if not outs or "batch_norm" in step.op else outs
     unseen = {r.storage for r in filter(None, step.outs) if _covers(r, forward.nbytes.get(r.storage, -1))}
@@ -470,7 +495,7 @@ def _operator(step: Aten, forward: ForwardPass) -> _Usage:
     else:
         seen, unseen = positional, set()
     reads = {r.storage for r in seen} | (given - unseen)
-    return _Usage(reads, changed | outs, unseen, stays=not (changed | outs) <= set(forward.made))
+    return _Usage(reads, changed | outs, unseen, stays=not (changed | outs).issubset(forward.made))
 
 
 def _covers(ref: TensorRef, nbytes: int) -> bool:

@@ -14,7 +14,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import islice
 
 from kerneltune.tools.schema.codec import one_line, plain
@@ -24,6 +24,7 @@ from kerneltune.tools.schema.verdict import KernelReport
 
 MOST_INSTRUCTIONS = 20_000
 MOST_PTX = 1 << 20  # characters
+_MOST_LOOPS = 1000  # of a kernel; further ones count as what is around them
 _MOST_TEXT, _MOST_NAME = 300, 200
 _LOADS = ("global load", "generic load", "async copy")
 _STORES = ("global store", "generic store")
@@ -247,11 +248,14 @@ def widths(part: Census, *accesses: str) -> tuple[int, int] | None:
 
 def phases(code: Sequence[SassInstruction]) -> list[Census]:
     """What is outside of all loops, then what each loop holds outside of loops within it."""
-    begins = dict(_loops(code))  # of several branches to one place the last
+    begins = dict(islice(_loops(code), _MOST_LOOPS))  # of several branches to one place the last
     owner = [0] * len(code)
     for number, (begin, end) in enumerate(sorted(begins.items(), key=lambda loop: loop[0] - loop[1]), 1):
         owner[begin : end + 1] = [number] * (end + 1 - begin)
-    return [census([i for i, its in zip(code, owner, strict=True) if its == n]) for n in range(len(begins) + 1)]
+    parts: list[list[SassInstruction]] = [[] for _ in range(len(begins) + 1)]
+    for number, instruction in zip(owner, code, strict=True):
+        parts[number].append(instruction)
+    return list(map(census, parts))
 
 
 def class_of(instruction: SassInstruction) -> str:
@@ -503,6 +507,7 @@ def effective_bytes(
     tensor cores say no such numbers: there each tensor counts once, as in `Plan.traffic_bytes`.
     """
     total = 0.0
+    parts = cache(lambda name: phases(sass[name].instructions))
     for step in plan.run:
         moved = float(step_bytes(step))
         kernel = plan.kernels[step.kernel] if isinstance(step, Launch) else None
@@ -510,21 +515,26 @@ def effective_bytes(
             named = list(effects(step))
             read = max((ref.nbytes for ref, effect in named if effect.reads), default=0)
             written = distinct_bytes(ref for ref, effect in named if effect.writes)
-            its = reports[kernel.sha256], sass[kernel.sha256]
+            its = reports[kernel.sha256], parts(kernel.sha256) if _tells_traffic(sass[kernel.sha256]) else []
             moved = max(moved, _launch_bytes(math.prod(step.grid), read, written, *its, gpu))
         total += moved + _LAUNCH_S * gpu.bandwidth_gbps * 1e9 * (moved > 0)
     return total
 
 
-def _launch_bytes(programs: int, read: int, written: int, report: KernelReport, sass: Sass, gpu: Gpu) -> float:
-    """Of one launch. `read`: bytes of the largest tensor that it may read; `written`: of all that it may write."""
-    if any(name.startswith(_MOVED_OTHERWISE) for name in sass.whole.classes) or sass.cut:
-        return 0.0
+def _tells_traffic(sass: Sass) -> bool:
+    return not sass.cut and not any(name.startswith(_MOVED_OTHERWISE) for name in sass.whole.classes)
+
+
+def _launch_bytes(
+    programs: int, read: int, written: int, report: KernelReport, parts: Sequence[Census], gpu: Gpu
+) -> float:
+    """Of one launch. `read`: bytes of the largest tensor that it may read; `written`: of all that it may write; `parts`
+    of its code: see `phases`."""
     warps = programs * report.num_warps
     resident = max(1.0, min(report.occupancy * gpu.warps_per_sm, warps / gpu.multiprocessors))  # of a multiprocessor
     needed = _IN_FLIGHT.get(gpu.arch // 10, 12 << 10)
     memory = instructions = cycles = 0.0
-    for number, phase in enumerate(phases(sass.instructions)):
+    for number, phase in enumerate(parts):
         trips = _trips(phase, read, written, warps * 32) if number else 1.0
         share = min(1.0, resident * 32 * phase.loaded_bytes / needed) or 1.0
         memory += trips * warps * 32 * (phase.loaded_bytes / share + phase.stored_bytes + phase.spilled_bytes)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kerneltune.tools.languages.base import launch_effects
+from kerneltune.tools.languages.base import effects_of, launch_effects
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.messages import CACHED_RESULT, NO_LAUNCH, UNSTABLE, UNUSED_LAUNCHES, Refused
 from kerneltune.tools.schema.plan import (
@@ -155,9 +155,10 @@ def _live(recording: Recording) -> list[Step]:
     outputs = {r.storage for r in tensor_refs(run.outputs)}
     if not outputs:  # that is another mistake, with words of its own
         return list(run.steps)
+    effects = effects_of(recording.kernels)
     forward = ForwardPass(
         run.steps,
-        lambda launch: launch_effects(launch, recording.kernels),
+        lambda launch: launch_effects(launch, effects),
         outputs,
         inputs=set(run.inputs),
         made=_made_in(run.steps),

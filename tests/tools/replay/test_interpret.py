@@ -103,3 +103,17 @@ def test_a_second_call_gives_what_the_first_gave(trace: Trace, by: str, after: s
     answer, blobs = interpret(InterpretRequest(reply.plans[0], ("input:0",)), [torch.ones(16).numpy().tobytes()])
     assert answer.problem == problem
     assert problem or torch.frombuffer(bytearray(blobs[0].tobytes()), dtype=torch.float32).tolist() == [1.0] * 16
+
+
+def test_whatever_torch_says_of_an_operator_is_a_reply(trace: Trace) -> None:
+    """An IndexError once ended the process without a word."""
+    source = """
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return scale(torch.ops.aten._unsafe_index(x, [torch.full((4,), 1 << 40, device=x.device)]))
+"""
+    reply = trace(source, tensor(16))
+    assert reply.failure is None
+    answer, _ = interpret(InterpretRequest(reply.plans[0], ("input:0",)), [bytes(64)])
+    assert answer.problem == "failed"
+    assert "index 1099511627776 is out of bounds" in answer.detail

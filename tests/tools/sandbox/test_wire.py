@@ -77,7 +77,7 @@ def test_a_sender_that_dies_halfway_through_its_descriptors_leaves_none_open() -
             ours.sendall(raw(b'{"m": {}, "b": [], "f": 100}'))
             socket.send_fds(ours, [b"f"], [file.fileno()] * 64)
             ours.shutdown(socket.SHUT_RDWR)
-        with pytest.raises(wire.WireError, match="0 file descriptors came, not 36"):
+        with pytest.raises(wire.WireError, match="0 file descriptors, not 36"):
             wire.receive(theirs, max_fds=100)
         assert open_fds() == before
 
@@ -96,8 +96,9 @@ def test_a_sender_that_dies_halfway_through_its_descriptors_leaves_none_open() -
         b'{"m": {}, "b": [], "f": -1}',
         b'{"m": {}, "b": [], "f": "many"}',
         b'{"m": ' + b"[" * 100_000,
+        '{"m": {"wide": "\U0001f600"}, "b": []}'.encode(),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_what_is_no_frame_is_refused(header: bytes) -> None:
     with pair() as (ours, theirs):
@@ -114,6 +115,9 @@ def test_more_than_was_asked_for_is_refused_before_it_is_read() -> None:
         ours.sendall(raw(b'{"m": {}, "b": [99999999999]}'))
         with pytest.raises(wire.WireError, match="of blobs"):
             wire.receive(theirs, max_blob_bytes=10)
+        ours.sendall(raw(b'{"m": {"lists": [' + b"[]," * 40 + b'[]]}, "b": []}'))
+        with pytest.raises(wire.WireError, match="a header of 86 commas and brackets; the limit is 85"):
+            wire.receive(theirs, max_values=85)
 
 
 def test_a_message_that_trickles_in_cannot_outlast_its_deadline() -> None:

@@ -57,7 +57,7 @@ class PtxLanguage:
     imports = "`kerneltune` (`PtxKernel`)"
     title = "PTX"
     wait = "griddepcontrol.wait"
-    max_bytes = 4 << 20  # it is read by the supervisor, a second for each MB
+    max_bytes = 4 << 20  # to read a MB takes a second
     warm_kernel = Kernel(
         "warm",
         "ptx",

@@ -53,6 +53,7 @@ from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
 _ASSEMBLY = "// begin inline asm"
 _HIDDEN = re.compile(r'"(?:[^"\\\n]|\\[^\n])*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_ASSEMBLY_LINES = re.compile(r"\\0A|\\n")
 _DIRECTIVE = re.compile(
     r"(?:(?<![\w$.])|(?<=\.visible)|(?<=\.weak)|(?<=\.extern)|(?<=\.common))"  # but not ld.global
     r"\.(global|const|shared|local|extern|common|weak|visible|version|target|address_size|alias|"
@@ -124,14 +125,16 @@ class TritonLanguage:
     imports = ""
     title = "TTIR"
     wait = "gdc_wait()"
-    max_bytes = 64 << 20
+    max_bytes = 8 << 20
     warm_kernel = Kernel("warm", "ttir", _WARM_TTIR, ("*fp32",), {"num_warps": 4})
 
     def forbidden_option(self, options: Mapping[str, Json]) -> str | None:
         return forbidden_option(options, _OPTIONS)
 
     def waits(self, kernel: Kernel) -> bool:
-        return "griddepcontrol.wait" in kernel.text
+        assembly = (piece for piece in _HIDDEN.findall(kernel.text) if piece.startswith('"'))
+        lines = (line.partition("//")[0] for piece in assembly for line in _ASSEMBLY_LINES.split(piece))
+        return any("griddepcontrol.wait" in line for line in lines)
 
     def effects(self, kernel: Kernel) -> tuple[ArgEffect, ...]:
         return _effects(kernel.text, kernel.signature)

@@ -96,6 +96,8 @@ def test_cooperative_launches_have_all_their_blocks_at_once() -> None:
 def test_the_confined_interpreter_knows_ptx(machine: Machine) -> None:
     data = torch.arange(200, dtype=torch.float32).numpy().tobytes()
     with machine.interpreter() as worker:
-        message = worker.call(encode(InterpretRequest(plan(), ("input:0",))), [data], timeout_s=60)
+        message = worker.call(
+            encode(InterpretRequest(plan(), ("input:0",))), [data], timeout_s=60, max_blob_bytes=len(data)
+        )
     assert decode(InterpretReply, message.body).problem is None
     assert torch.frombuffer(bytearray(message.blobs[0]), dtype=torch.float32).tolist() == [3.0 * i for i in range(200)]

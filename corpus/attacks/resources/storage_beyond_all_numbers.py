@@ -1,0 +1,40 @@
+"""A storage of so many bytes that no floating-point number holds them, in a message that says how many."""
+
+from dataclasses import replace
+
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+from kerneltune.tools.trace import tracer as trace
+
+SPECIMEN = {"id": "R68", "task": "softmax", "expect": ["rejected"], "naive": "not applicable"}
+
+
+def forged(plan):
+    return replace(plan, storages=tuple(replace(storage, nbytes=10**4_000) for storage in plan.storages))
+
+
+real = trace.build_plan
+trace.build_plan = lambda *args, **kwargs: forged(real(*args, **kwargs))
+
+
+@triton.jit
+def softmax_kernel(x, y, cols, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * cols + i
+    v = tl.load(x + at, mask=i < cols, other=float("-inf"))
+    e = tl.exp(v - tl.max(v, 0))
+    tl.store(y + at, e / tl.sum(e, 0), mask=i < cols)
+
+
+def softmax(x):
+    y = torch.empty_like(x)
+    softmax_kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+    return y
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return softmax(x)
