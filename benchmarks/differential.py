@@ -1243,7 +1243,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("ttir", "ptx"))
     parser.add_argument("--out", type=Path, help="a folder for the texts of kernels that disagree")
     given = parser.parse_args()
-    seeds = range(given.seed, given.seed + given.kernels)
+    seeds = list(range(given.seed, given.seed + given.kernels))
     if given.only:
         seeds = [2 * seed + (given.only == "ptx") for seed in seeds]
     began_s = time.monotonic()

@@ -29,7 +29,7 @@ from kerneltune.agent.authors.llm.author import TOOLS, Mistake, UpdateArguments,
 from kerneltune.agent.events import Event, is_stored
 from kerneltune.agent.export.raw import read_event
 from kerneltune.agent.models import anthropic, openai_chat, openai_responses, tool_calls
-from kerneltune.agent.models.types import LlmError, ModelOptions, ModelRequest, clean_json, cleaned
+from kerneltune.agent.models.types import LlmError, ModelOptions, ModelRequest, ToolCall, clean_json, cleaned
 from kerneltune.agent.record.folder import PROCESS, folder_of, process_of
 from kerneltune.agent.record.merge import merge, opened_other
 from kerneltune.agent.record.store import FILE_NAME, Contradiction, Store
@@ -386,9 +386,7 @@ def arguments(data: bytes) -> None:
     text = _text(data)
     split = tool_calls.split_text(text, {tool.name for tool in TOOLS})
     made = [tool_calls.parse_call("c", tool.name, text) for tool in TOOLS]
-    free = [
-        tool_calls.ToolCall("c", tool.name, tool_calls.parse_source_call(tool, text)) for tool in TOOLS if tool.source
-    ]
+    free = [ToolCall("c", tool.name, tool_calls.parse_source_call(tool, text)) for tool in TOOLS if tool.source]
     for call in (*split.calls, *made, *free):
         with contextlib.suppress(ValueError):
             json.dumps(clean_json(call.arguments), allow_nan=False).encode()
@@ -626,7 +624,7 @@ def _read_whole(store: Store) -> None:
             functools.partial(ask, run_id)
             for ask in (store.run_summary, store.load_events, store.attempts, store.find_attempt)
         ]
-        asked.append(lambda run_id=run_id: store.earlier(store.load_run(run_id)))
+        asked.append(functools.partial(_earlier, store, run_id))
     for ask in asked:
         with contextlib.suppress(StoreError):
             ask()
@@ -637,6 +635,10 @@ def _read_whole(store: Store) -> None:
         _commanded("show", f"{run_id}/1", "--runs-dir", folder)
         _commanded("show", run_id, "--conversation", "--runs-dir", folder)
         _commanded("report", run_id, "--runs-dir", folder, "-o", str(_scratch() / "report.html"))
+
+
+def _earlier(store: Store, run_id: str) -> Any:
+    return store.earlier(store.load_run(run_id))
 
 
 def _commanded(*words: str) -> None:

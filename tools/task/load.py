@@ -129,7 +129,7 @@ def read_task(path: Path) -> TaskFile:
     except SyntaxError as error:
         raise TaskError(f"{path}, line {error.lineno}: {error.msg}") from error
     except (UnicodeDecodeError, ValueError, RecursionError, MemoryError) as error:  # MemoryError: nested too deeply
-        raise TaskError(f"{path} is not a Python file: {error or 'it is nested too deeply'}") from error
+        raise TaskError(f"{path} is not a Python file: {str(error) or 'it is nested too deeply'}") from error
     _require_parts(path, tree)
     extras = {name: node for name, node in assignments(tree) if name in _EXTRAS}
     return TaskFile(

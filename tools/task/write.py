@@ -66,7 +66,7 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
         line = f", line {error.lineno}" if error.lineno else " is not a Python file"
         raise TaskError(f"{path}{line}: {error.msg}") from error
     except (ValueError, RecursionError, MemoryError) as error:  # MemoryError: nested too deeply
-        raise TaskError(f"{path} is not a Python file: {error or 'it is nested too deeply'}") from error
+        raise TaskError(f"{path} is not a Python file: {str(error) or 'it is nested too deeply'}") from error
     found = _definition(tree, name, path)
     table = symtable.symtable(source, str(path), "exec")
     needed = _needed(tree, found, table)
@@ -120,7 +120,7 @@ def names_in(source: str, path: Path) -> list[str]:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise TaskError(f"{path} is not a Python file: {error or 'it is nested too deeply'}") from error
+        raise TaskError(f"{path} is not a Python file: {str(error) or 'it is nested too deeply'}") from error
     return [
         n.name
         for n in tree.body
