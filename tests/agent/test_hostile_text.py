@@ -20,19 +20,19 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.cli import app, exit_code
-from kerneltune.agent.commands.bench import FilesView, JudgedFile
+from kerneltune.agent.commands.bench import FilesView
 from kerneltune.agent.commands.verify import Verification, print_verification, verification_json
-from kerneltune.agent.events import Judged, Proposed, RunEnded, RunStarted, Stage, StageStarted, Verified
+from kerneltune.agent.events import Judged, RunStarted, Verified
 from kerneltune.agent.models.types import LlmError
-from kerneltune.agent.record.folder import is_plain
+from kerneltune.agent.record.folder import ReceiptBook, is_plain
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.view.output import standard_page
 from kerneltune.tools.schema.codec import one_line, shell_word
 from kerneltune.tools.schema.errors import KerneltuneError, UsageError
-from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.task.load import find_task
+from kerneltune.tools.update import Update
+from tests.agent.record.test_record_receipts import SETTING
 from tests.agent.report.made import RUN, hostile
 
 FORGED = "FORGED"
@@ -230,22 +230,20 @@ def test_no_error_repeats_a_name_raw(tmp_path: Path, monkeypatch: pytest.MonkeyP
     holds()
 
 
-def test_settings_are_shown_plainly_wherever_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_shown_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / ".git").mkdir()
 
     @EXAMPLES
     @given(NAMES)
     def holds(name: str) -> None:
         name = name.encode(errors="replace").decode()
-        for key in ("model", "arch", name):
-            (tmp_path / "kerneltune.toml").write_text(f"{json.dumps(key)} = {json.dumps(name)}\n")
-            assert_plain(optimize("config"))
-        (tmp_path / "kerneltune.toml").write_text("")
-        monkeypatch.setenv("KERNELTUNE_MODEL", name)
-        assert_plain(optimize("config"))
-        assert_plain(optimize())
-        json.loads(optimize("config", "--json").out)
+        for variable in ("KERNELTUNE_MODEL", "KERNELTUNE_ARCH", f"KERNELTUNE_{name.replace('=', '')}"):
+            with monkeypatch.context() as changed:
+                changed.setenv(variable, name)
+                assert_plain(optimize("config"))
+                assert_plain(optimize())
+                assert_plain(shown := optimize("config", "--json"))
+                assert shown.code or json.loads(shown.out)
 
     holds()
 
@@ -280,32 +278,25 @@ def test_names_of_files_and_details_of_verdicts_stay_words_in_what_bench_and_ver
     @EXAMPLES
     @given(WORDS)
     def holds(word: str) -> None:
-        started, *_, judged = [e for e in hostile(word) if isinstance(e, RunStarted | Judged | Verified)]
+        events = hostile(word)
+        [started], [again] = ([e for e in events if isinstance(e, kind)] for kind in (RunStarted, Verified))
         assert isinstance(started, RunStarted)
-        assert isinstance(judged, Verified)
-        accepted, failed = judged.verdict, Verdict(Status.CRASHED, word)
-        files = [
-            JudgedFile(i, word, None, v, (), (1.0,) if v.accepted else (), 1.0, {}, None)
-            for i, v in enumerate((accepted, failed))
-        ]
+        assert isinstance(again, Verified)
+        verified = Verification(started, again.verdict, again, (word,), {}, word)
         for as_json, terminal in ((False, False), (False, True), (True, False)):
             with streams(terminal=terminal) as (out, err):
-                view = FilesView(out, err, json=as_json, colour=terminal, live=False, total=2)
-                view.folder = Path("runs") / "r"
-                view(started)
-                view(Proposed("r", "r/1", 1, None, "x", word))
-                view(StageStarted("r", "r/1", Stage.TRACING))
-                for file in files:
-                    view.judged(file)
-                view(RunEnded(word, StopReason.AUTHOR_DONE, 2, 1, None, None, 1.0))
+                view = FilesView(out, err, json=as_json, colour=terminal, live=terminal, total=2)
+                view.folder, view.book = Path("runs") / "r", ReceiptBook(None, SETTING, dict)
+                for event in events:
+                    if isinstance(event, Judged):
+                        view.keep(event.attempt_id, word, Update(), event.verdict, "judged")
+                    view(event)
                 if not as_json:
-                    print_verification(
-                        Verification(started, accepted, judged, (word,), {}, word), standard_page(colour=True)
-                    )
-            assert_plain(Shown(0, out.text(), err.text()), terminal=terminal)
-            for line in out.text().splitlines() if as_json else ():
-                json.loads(line)
-        json.loads(json.dumps(verification_json(Verification(started, accepted, judged, (word,), {}, word))))
+                    print_verification(verified, standard_page(colour=True))
+            line = Shown(0, out.text(), err.text().replace("\r\x1b[K", "") if terminal else err.text())
+            assert_plain(line, terminal=terminal)
+            assert len([json.loads(line) for line in out.text().splitlines() if as_json]) == 3 * as_json
+        json.loads(json.dumps(verification_json(verified)))
 
     holds()
 
