@@ -128,7 +128,9 @@ def each(folder: Path) -> Iterator[Path]:
         yield made
 
 
-LOOKS = (  # at a record; and whether texts of several lines are shown as they are
+LOOKS: tuple[
+    tuple[tuple[str, ...], bool], ...
+] = (  # at a record; and whether texts of several lines are shown as they are
     (("runs",), True),
     (("show", RUN), True),
     (("show", f"{RUN}/1"), True),
@@ -136,7 +138,7 @@ LOOKS = (  # at a record; and whether texts of several lines are shown as they a
     (("show", RUN, "--conversation"), False),
     (("watch", RUN, "--plain"), True),
 )
-OBJECTS = (
+OBJECTS: tuple[tuple[str, ...], ...] = (
     ("runs", "--json"),
     ("show", RUN, "--json", "--conversation"),
     ("show", f"{RUN}/1", "--json"),
