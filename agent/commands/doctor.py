@@ -93,7 +93,7 @@ def _print(found: "Sequence[Finding]", problems: int, calibration: Path | None) 
             table.add_row("", "", Text(f"→ {one_line(finding.remedy)}", style="cyan"))
     page.print(table)
     if calibration:
-        page.print(f"measured this GPU's ceilings: {one_line(str(calibration))}")
+        page.print(f"measured this GPU's ceilings: {calibration}")
     page.print(f"{words.plural(problems, 'problem')} found" if problems else "no problem found")
 
 

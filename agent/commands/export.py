@@ -21,7 +21,7 @@ from kerneltune.agent.export.base import FORMATS, formats_of, near
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import columns, say, standard_page
-from kerneltune.tools.schema.codec import Json, one_line
+from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import StoreError, Unfit, UsageError
 from kerneltune.tools.schema.verdict import versions
 
@@ -197,8 +197,8 @@ def export(
         page = standard_page(colour=True)
         page.print(_counts_table(written), "")
         what = f"{words.plural(rows, 'row')} in {seconds:.1f} s; README.md says what is in it"
-        page.print(one_line(f"{request.output}: {what}"))
-        page.print(*(one_line(f"{provider}: {notice}") for provider, _, notice in notices(written.providers)))
+        page.print(f"{request.output}: {what}")
+        page.print(*(f"{provider}: {notice}" for provider, _, notice in notices(written.providers)))
     return int(rows == 0)
 
 

@@ -92,7 +92,7 @@ def init(
 def _print(path: Path, origin: str, guesses: Sequence[tuple[int, str]], found: CheckedTask | str | None) -> None:
     """Print what was written, which lines to look at, the check's result, and the next command."""
     page = standard_page(colour=True)
-    page.print(one_line(f"wrote {path} from {origin}"))
+    page.print(f"wrote {path} from {origin}")
     page.print(*(Text(f"  line {line}: {one_line(guess)}", style="yellow") for line, guess in guesses))
     if found is None:
         page.print("nothing was run", Text(f"next: optimize tasks {shell_word(str(path))} --check", style="cyan"))

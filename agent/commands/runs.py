@@ -9,7 +9,6 @@ from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, Verdict
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view.output import columns, run_json, short, standard_page
 from kerneltune.agent.view.text import best_in_words, where
-from kerneltune.tools.schema.codec import one_line
 
 command = App(
     name="runs",
@@ -58,6 +57,6 @@ def runs(
     for run in found:
         names = (short(name) for name in (run.task, run.author, where(run)))
         best = best_in_words(run) if run.best_attempt_id else "-"
-        table.add_row(one_line(run.run_id), *names, str(run.attempts), str(run.accepted), best, run.why or "-")
+        table.add_row(run.run_id, *names, str(run.attempts), str(run.accepted), best, run.why or "-")
     standard_page(colour=True).print(table)
     return 0

@@ -411,17 +411,17 @@ def _line_json(attempt: Attempt) -> dict[str, Json]:
 
 def _run_facts(started: RunStarted, summary: RunSummary, best_path: str | None, merged_from: str | None) -> Table:
     table = facts()
-    table.add_row("run", one_line(summary.run_id))
-    table.add_row("task", one_line(f"{summary.task}  (sha256 {started.task_sha256[:16]})"))
+    table.add_row("run", summary.run_id)
+    table.add_row("task", f"{summary.task} (sha256 {started.task_sha256[:16]})")
     if merged_from is not None:
-        table.add_row("came with", one_line(merged_from))
-    table.add_row("author", one_line(f"{summary.author}  ({started.author_why})"))
-    table.add_row("where", one_line(words.where(summary)))
+        table.add_row("came with", merged_from)
+    table.add_row("author", f"{summary.author} ({started.author_why})")
+    table.add_row("where", words.where(summary))
     table.add_row("began", f"{summary.started:%Y-%m-%d %H:%M:%S} UTC")
     table.add_row("ended", summary.why or "not yet, or its process was killed")
-    table.add_row("versions", one_line(", ".join(f"{k} {v}" for k, v in started.versions.items())))
+    table.add_row("versions", ", ".join(f"{k} {v}" for k, v in started.versions.items()))
     limits = ", ".join(f"{k} {v}" for k, v in started.limits.items() if v is not None)
-    table.add_row("limits", one_line(limits) or "none")
+    table.add_row("limits", limits or "none")
     table.add_row("verdicts", _counts(summary))
     untimed = summary.best_attempt_id is not None and summary.best_us is None
     table.add_row("chosen" if untimed else "best", words.best_in_words(summary, in_full=True))
@@ -543,7 +543,7 @@ def source_text(source: str, page: Page) -> RenderableType:
 def _attempt_facts(shown: ShownAttempt) -> Table:
     table = facts()
     for name, value in _fact_rows(shown):
-        table.add_row(name, Text(one_line(value)) if isinstance(value, str) else value)
+        table.add_row(name, value)
     return table
 
 
@@ -632,7 +632,7 @@ def _kernels(record: Attempt) -> Table:
     table = columns(*names, right=names[1:])
     for k in record.kernels:
         numbers = (k.registers, k.spill_bytes, k.stack_bytes, k.shared_bytes, k.num_warps, k.num_stages)
-        table.add_row(one_line(k.name), *map(str, numbers), f"{k.occupancy:.2f}")
+        table.add_row(k.name, *map(str, numbers), f"{k.occupancy:.2f}")
     return table
 
 

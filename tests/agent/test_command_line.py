@@ -200,7 +200,7 @@ def test_json_is_one_value_on_stdout_with_a_schema_version(tmp_path: Path, line:
     assert done.returncode in (0, 1), done.stderr
     told = json.loads(done.stdout)
     for entry in told if isinstance(told, list) else [told]:
-        assert entry["schema_version"] == 1
+        assert entry["schema_version"] == (2 if line == "config" else 1)
 
 
 def test_ctrl_c_before_a_run_begins_is_one_line_without_a_traceback(tmp_path: Path) -> None:

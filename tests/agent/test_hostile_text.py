@@ -20,22 +20,20 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.cli import app, exit_code
 from kerneltune.agent.commands.bench import FilesView
 from kerneltune.agent.commands.verify import Verification, print_verification, verification_json
-from kerneltune.agent.events import Judged, RunEnded, RunStarted, Verified
+from kerneltune.agent.events import Judged, RunStarted, Verified
 from kerneltune.agent.models.types import LlmError
 from kerneltune.agent.record.folder import ReceiptBook, is_plain
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.view.output import standard_page
 from kerneltune.tools.schema.codec import one_line, shell_word
 from kerneltune.tools.schema.errors import KerneltuneError, UsageError
-from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.task.load import find_task
+from kerneltune.tools.update import Update
 from tests.agent.record.test_record_receipts import SETTING
 from tests.agent.report.made import RUN, hostile
-from tests.agent.view.test_view_files import begin, judge
 
 FORGED = "FORGED"
 PARTS = (
@@ -52,7 +50,7 @@ RAW = re.compile(
 )
 SGR = re.compile("\x1b\\[[0-9;]*m")
 EXAMPLES = settings(
-    max_examples=int(os.environ.get("HOSTILE_EXAMPLES", "12")),
+    max_examples=int(os.environ.get("HOSTILE_EXAMPLES", "8")),
     deadline=None,
     derandomize=True,
     database=None,
@@ -106,11 +104,11 @@ def optimize(*arguments: str, terminal: bool = False) -> Shown:
 
 
 def assert_plain(shown: Shown, *, own_lines: bool = True, terminal: bool = False) -> None:
-    """`own_lines`: no line may begin with words of somebody else."""
+    """`own_lines`: no line may begin with words of somebody else, but where a window folds one."""
     text = SGR.sub("", shown.out + shown.err) if terminal else shown.out + shown.err
     assert not (found := RAW.search(text)), repr(text[max(0, found.start() - 200) : found.end() + 50])
     assert "Traceback" not in text, text
-    if own_lines:
+    if own_lines and not terminal:
         assert not re.search(f"^{FORGED}", text, re.MULTILINE), text
 
 
@@ -130,7 +128,9 @@ def each(folder: Path) -> Iterator[Path]:
         yield made
 
 
-LOOKS = (  # at a record; and whether texts of several lines are shown as they are
+LOOKS: tuple[
+    tuple[tuple[str, ...], bool], ...
+] = (  # at a record; and whether texts of several lines are shown as they are
     (("runs",), True),
     (("show", RUN), True),
     (("show", f"{RUN}/1"), True),
@@ -138,7 +138,7 @@ LOOKS = (  # at a record; and whether texts of several lines are shown as they a
     (("show", RUN, "--conversation"), False),
     (("watch", RUN, "--plain"), True),
 )
-OBJECTS = (
+OBJECTS: tuple[tuple[str, ...], ...] = (
     ("runs", "--json"),
     ("show", RUN, "--json", "--conversation"),
     ("show", f"{RUN}/1", "--json"),
@@ -193,7 +193,9 @@ def test_files_that_are_made_of_a_record_hold_nothing_raw(tmp_path: Path) -> Non
     holds()
 
 
-NAMES = WORDS.map(lambda word: re.sub("[\x00/]", "", word)[:60] or "w")  # what a file may be called
+NAMES = WORDS.map(  # what a file or an argument may be called: bytes, of which those that are no UTF-8 are surrogates
+    lambda word: re.sub("[\ud800-\udfff]", "\udcff", re.sub("[\x00/]", "", word))[:60]
+)
 ASKED = (  # with a name that nobody knows; none of them starts a worker
     ("show", "{}"),
     ("watch", "{}"),
@@ -230,6 +232,24 @@ def test_no_error_repeats_a_name_raw(tmp_path: Path, monkeypatch: pytest.MonkeyP
     holds()
 
 
+def test_settings_are_shown_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @EXAMPLES
+    @given(NAMES)
+    def holds(name: str) -> None:
+        name = name.encode(errors="replace").decode()
+        for variable in ("KERNELTUNE_MODEL", "KERNELTUNE_ARCH", f"KERNELTUNE_{name.replace('=', '')}"):
+            with monkeypatch.context() as changed:
+                changed.setenv(variable, name)
+                assert_plain(optimize("config"))
+                assert_plain(optimize())
+                assert_plain(shown := optimize("config", "--json"))
+                assert shown.code or json.loads(shown.out)
+
+    holds()
+
+
 def test_whatever_an_exception_says_is_told_plainly() -> None:
     @EXAMPLES
     @given(WORDS)
@@ -260,26 +280,25 @@ def test_names_of_files_and_details_of_verdicts_stay_words_in_what_bench_and_ver
     @EXAMPLES
     @given(WORDS)
     def holds(word: str) -> None:
-        started, *_, judged = [e for e in hostile(word) if isinstance(e, RunStarted | Judged | Verified)]
+        events = hostile(word)
+        [started], [again] = ([e for e in events if isinstance(e, kind)] for kind in (RunStarted, Verified))
         assert isinstance(started, RunStarted)
-        assert isinstance(judged, Verified)
-        accepted, failed = judged.verdict, Verdict(Status.CRASHED, word)
+        assert isinstance(again, Verified)
+        verified = Verification(started, again.verdict, again, (word,), {}, word)
         for as_json, terminal in ((False, False), (False, True), (True, False)):
             with streams(terminal=terminal) as (out, err):
-                view = FilesView(out, err, json=as_json, colour=terminal, live=False, total=2)
+                view = FilesView(out, err, json=as_json, colour=terminal, live=terminal, total=2)
                 view.folder, view.book = Path("runs") / "r", ReceiptBook(None, SETTING, dict)
-                view(started)
-                for number, verdict in enumerate((accepted, failed), 1):
-                    judge(view, begin(view, number, word), verdict)
-                view(RunEnded(word, StopReason.AUTHOR_DONE, 2, 1, None, None, 1.0))
+                for event in events:
+                    if isinstance(event, Judged):
+                        view.keep(event.attempt_id, word, Update(), event.verdict, "judged")
+                    view(event)
                 if not as_json:
-                    print_verification(
-                        Verification(started, accepted, judged, (word,), {}, word), standard_page(colour=True)
-                    )
-            assert_plain(Shown(0, out.text(), err.text()), terminal=terminal)
-            for line in out.text().splitlines() if as_json else ():
-                json.loads(line)
-        json.loads(json.dumps(verification_json(Verification(started, accepted, judged, (word,), {}, word))))
+                    print_verification(verified, standard_page(colour=True))
+            line = Shown(0, out.text(), err.text().replace("\r\x1b[K", "") if terminal else err.text())
+            assert_plain(line, terminal=terminal)
+            assert len([json.loads(line) for line in out.text().splitlines() if as_json]) == 3 * as_json
+        json.loads(json.dumps(verification_json(verified)))
 
     holds()
 

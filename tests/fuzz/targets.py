@@ -517,7 +517,8 @@ def settings(data: bytes) -> None:
 
 
 def _settings() -> Iterator[bytes]:
-    yield "\n".join(f"{variable_of(name)}={value}" for name, value in zip(FIELDS, ("r", "24", "1.5", "3"))).encode()
+    some = zip(FIELDS, ("r", "24", "1.5", "3"), strict=False)
+    yield "\n".join(f"{variable_of(name)}={value}" for name, value in some).encode()
     yield "\n".join(f"{variable_of(name)}=1" for name in FIELDS).encode()
 
 

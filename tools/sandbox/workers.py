@@ -34,7 +34,8 @@ from kerneltune.tools.schema.errors import Unconfined, WorkerError, WorkerTimeou
 
 LOG_BYTES = 64 << 10
 # Of a reply's JSON, and the commas and brackets in it: 5 GB of objects came of 180 MB of "[],". To read, check and hash
-# a plan of so many takes 2 s. Swin Transformer in TorchInductor's kernels has 0.8 MB and 22,000, a constant of 32 MiB 45 MB.
+# a plan of so many takes 2 s. Swin Transformer in TorchInductor's kernels has 0.8 MB and 22,000, a constant of 32 MiB
+# 45 MB.
 MAX_REPLY_BYTES, MAX_REPLY_VALUES = 64 << 20, 3 << 18
 START_TIMEOUT_S = 120.0  # a cold disk cache makes `import torch` slow
 _PASSED_ENV = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CC")
