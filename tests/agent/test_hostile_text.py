@@ -22,18 +22,20 @@ from hypothesis import strategies as st
 
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.cli import app, exit_code
-from kerneltune.agent.commands.bench import FilesView, JudgedFile
+from kerneltune.agent.commands.bench import FilesView
 from kerneltune.agent.commands.verify import Verification, print_verification, verification_json
-from kerneltune.agent.events import Judged, Proposed, RunEnded, RunStarted, Stage, StageStarted, Verified
+from kerneltune.agent.events import Judged, RunEnded, RunStarted, Verified
 from kerneltune.agent.models.types import LlmError
-from kerneltune.agent.record.folder import is_plain
+from kerneltune.agent.record.folder import ReceiptBook, is_plain
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.view.output import standard_page
 from kerneltune.tools.schema.codec import one_line, shell_word
 from kerneltune.tools.schema.errors import KerneltuneError, UsageError
 from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.task.load import find_task
+from tests.agent.record.test_record_receipts import SETTING
 from tests.agent.report.made import RUN, hostile
+from tests.agent.view.test_view_files import begin, judge
 
 FORGED = "FORGED"
 PARTS = (
@@ -254,7 +256,11 @@ def raised(error: BaseException) -> None:
     raise error
 
 
-def test_names_of_files_and_details_of_verdicts_stay_words_in_what_bench_and_verify_print() -> None:
+def test_names_of_files_and_details_of_verdicts_stay_words_in_what_bench_and_verify_print(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "2000")  # where a narrow window folds a line, any word may come first
+
     @EXAMPLES
     @given(WORDS)
     def holds(word: str) -> None:
@@ -262,19 +268,13 @@ def test_names_of_files_and_details_of_verdicts_stay_words_in_what_bench_and_ver
         assert isinstance(started, RunStarted)
         assert isinstance(judged, Verified)
         accepted, failed = judged.verdict, Verdict(Status.CRASHED, word)
-        files = [
-            JudgedFile(i, word, None, v, (), (1.0,) if v.accepted else (), 1.0, {}, None)
-            for i, v in enumerate((accepted, failed))
-        ]
         for as_json, terminal in ((False, False), (False, True), (True, False)):
             with streams(terminal=terminal) as (out, err):
                 view = FilesView(out, err, json=as_json, colour=terminal, live=False, total=2)
-                view.folder = Path("runs") / "r"
+                view.folder, view.book = Path("runs") / "r", ReceiptBook(None, SETTING, dict)
                 view(started)
-                view(Proposed("r", "r/1", 1, None, "x", word))
-                view(StageStarted("r", "r/1", Stage.TRACING))
-                for file in files:
-                    view.judged(file)
+                for number, verdict in enumerate((accepted, failed), 1):
+                    judge(view, begin(view, number, word), verdict)
                 view(RunEnded(word, StopReason.AUTHOR_DONE, 2, 1, None, None, 1.0))
                 if not as_json:
                     print_verification(
