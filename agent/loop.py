@@ -72,13 +72,11 @@ class Run:
         """Seconds since the start, without pauses."""
         return self.controls.clock_s - self.started
 
-    @property
     def left_s(self) -> float:
         """Seconds until the limit of time; infinite without one."""
         most_s = self.limits_now.max_time_s
         return math.inf if most_s is None else most_s - self.elapsed_s
 
-    @property
     def left_usd(self) -> float:
         """Dollars that are not spent; infinite without a limit."""
         most_usd = self.limits_now.max_cost_usd
@@ -97,6 +95,10 @@ class Run:
             return StopReason.STOPPED
         cost = self.tracker.cost
         return self.limits_now.why_stop(list(self.tracker.attempts), self.elapsed_s, cost.cost_usd, cost.next_usd)
+
+    def is_over(self) -> bool:
+        """Whether a limit is reached, or a person wants no more."""
+        return self.why_stop() is not None
 
 
 def optimize(run: Run) -> StopReason:

@@ -173,30 +173,29 @@ def card(made: Card, counted: Statistics) -> str:
 
 
 def front_matter(made: Card) -> str:
-    """The YAML that `datasets` and the Hub read. Splits without rows have no files and are left out."""
+    """The YAML that `datasets` and the Hub read, as JSON, which is YAML. Splits without rows have no files and are left
+    out."""
     loadable = made.loadable
     total = sum(made.rows(f.name) for f in loadable)
-    size = next((name for most, name in _SIZES if total < most), "n>10M")
     tags = dict.fromkeys(tag for f in loadable for tag in _TAGS.get(f.name, ()))
-    categories = ("text-generation", *(["reinforcement-learning"] if "reinforcement-learning" in tags else []))
-    lines = [f"pretty_name: {scalar(made.name)}", 'license: "other"', 'license_name: "see-provider-terms"']
-    lines += ["language:", "- en", *_list("task_categories", categories)]
-    lines += _list("tags", ("code", "gpu", "triton", "kernel-optimization", *tags))
-    lines += _list("size_categories", [size])
+    values: dict[str, Json] = {
+        "pretty_name": plain(made.name),
+        "license": "other",
+        "license_name": "see-provider-terms",
+        "language": ["en"],
+        "task_categories": ["text-generation", *(t for t in ("reinforcement-learning",) if t in tags)],
+        "tags": ["code", "gpu", "triton", "kernel-optimization", *tags],
+        "size_categories": [next((name for most, name in _SIZES if total < most), "n>10M")],
+    }
     if loadable:
-        lines.append("configs:")
-    for config in loadable:
-        lines += [f"- config_name: {scalar(config.name)}", *(["  default: true"] if config is loadable[0] else [])]
-        lines.append("  data_files:")
-        its = [f for f in made.files if f.format == config.name and not f.beside]
-        for file in sorted(its, key=lambda f: (_SPLITS.index(f.split) if f.split in _SPLITS else 9, f.split)):
-            lines += [f"  - split: {scalar(file.split)}", "    path:", f"    - {scalar(file.path)}"]
-    return "\n".join(lines) + "\n"
+        values["configs"] = [_config(made, f) | ({"default": True} if f is loadable[0] else {}) for f in loadable]
+    return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
 
 
-def scalar(text: str) -> str:
-    """The text as a YAML scalar in double quotes, whatever it holds."""
-    return json.dumps(plain(text), ensure_ascii=False)
+def _config(made: Card, of: Format) -> dict[str, Json]:
+    its = [f for f in made.files if f.format == of.name and not f.beside]
+    its.sort(key=lambda f: (_SPLITS.index(f.split) if f.split in _SPLITS else 9, f.split))
+    return {"config_name": of.name, "data_files": [{"split": f.split, "path": [f.path]} for f in its]}
 
 
 def name(text: object) -> str:
@@ -215,10 +214,6 @@ def prose(text: object) -> str:
 
 def _entity(match: re.Match[str]) -> str:
     return f"&#{ord(match[0])};"
-
-
-def _list(key: str, values: Iterable[str]) -> list[str]:
-    return [f"{key}:", *(f"- {scalar(value)}" for value in values)]
 
 
 def flat(columns: Iterable[Feature], inside: str = "") -> list[Feature]:

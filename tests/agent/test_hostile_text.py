@@ -276,7 +276,11 @@ def raised(error: BaseException) -> None:
     raise error
 
 
-def test_names_of_files_and_details_of_verdicts_stay_words_in_what_bench_and_verify_print() -> None:
+def test_names_of_files_and_details_of_verdicts_stay_words_in_what_bench_and_verify_print(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "2000")  # where a narrow window folds a line, any word may come first
+
     @EXAMPLES
     @given(WORDS)
     def holds(word: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.export.base import format_of
-from kerneltune.agent.export.card import Card, Statistics, card, front_matter, name, prose, scalar
+from kerneltune.agent.export.card import Card, Statistics, card, front_matter, name, prose
 from kerneltune.agent.export.files import DataFile
 from kerneltune.agent.export.privacy import Scrubber
 from kerneltune.agent.export.provenance import Provenance, columns
@@ -117,4 +117,4 @@ def test_words_of_others_stay_on_one_line() -> None:
     assert name("a\nb") == "`a b`"
     assert name("") == "(none)"
     assert "\n" not in prose("a\n# b")
-    assert yaml.safe_load(f"x: {scalar(chr(10).join(HOSTILE))}")["x"]
+    assert yaml.safe_load(front_matter(made(name=chr(10).join(HOSTILE))))["pretty_name"]
