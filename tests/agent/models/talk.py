@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from kerneltune.agent.models.providers import open_model
 from kerneltune.agent.models.types import (
@@ -90,7 +91,7 @@ class JumpingClock(Clock):
 
 
 def model_of(
-    server: LlmServer, name: str | None = None, *, timeout_s: float = 5.0, clock: Clock | None = None, **more: float
+    server: LlmServer, name: str | None = None, *, timeout_s: float = 5.0, clock: Clock | None = None, **more: Any
 ) -> LanguageModel:
     """The model that speaks to `server`, and does not wait in between. `more`: of `ModelOptions`."""
     return open_model(
