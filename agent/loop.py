@@ -71,13 +71,11 @@ class Run:
         """Seconds since the start, without pauses."""
         return self.controls.clock_s - self.started
 
-    @property
     def left_s(self) -> float:
         """Seconds until the limit of time; infinite without one."""
         most_s = self.limits_now.max_time_s
         return math.inf if most_s is None else most_s - self.elapsed_s
 
-    @property
     def left_usd(self) -> float:
         """Dollars that are not spent; infinite without a limit."""
         most_usd = self.limits_now.max_cost_usd
@@ -87,6 +85,10 @@ class Run:
     def room(self) -> int:
         """How many attempts may still begin."""
         return self.limits_now.max_attempts - self.tracker.begun
+
+    def is_over(self) -> bool:
+        """Whether nobody wants another reply."""
+        return self.why_stop() is not None
 
     def why_stop(self) -> StopReason | None:
         """The limit that is reached, STOPPED when a person wants no more, or None."""

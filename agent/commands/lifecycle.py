@@ -389,7 +389,7 @@ def ready(started: Started, tracker: AttemptTracker) -> Iterator[Run]:
     with contextlib.ExitStack() as stack:
         offline = functools.cache(lambda: stack.enter_context(_offline_author(started, tracker)))
         if choice.model is not None:
-            author: Author = _llm_author(choice.model, started, tracker, lambda: run)
+            author: Author = _llm_author(choice.model, started, tracker)
             width = started.settings.width or USUAL_WIDTH  # conversations are bound by the model, not by cores
         elif choice.replayed:
             author = ReplayAuthor(tracker, choice.name, _replayed(choice, started.store))
@@ -397,6 +397,8 @@ def ready(started: Started, tracker: AttemptTracker) -> Iterator[Run]:
             author = offline()
         start = start_actions(started.beginning, tracker, offline)
         run = Run(tracker, author, started.limits, width, started.controls, start=start)
+        if isinstance(author, LlmAuthor):
+            author.left_s, author.left_usd, author.is_over = run.left_s, run.left_usd, run.is_over
         try:
             yield run
         except KeyboardInterrupt:
@@ -428,9 +430,8 @@ def _offline_author(started: Started, tracker: AttemptTracker) -> Iterator[Offli
             tracker.emit(Warned(tracker.run_id, problem))
 
 
-def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker, run: Callable[[], Run]) -> LlmAuthor:
-    """The model's conversations; those of earlier processes count for keys and costs. `run`: the one that will have
-    this author."""
+def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker) -> LlmAuthor:
+    """The model's conversations; those of earlier processes count for keys and costs."""
     settings, opened = started.settings, started.opened
     for note in started.choice.notes:
         tracker.emit(Warned(tracker.run_id, note))
@@ -452,9 +453,6 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker,
         reply_limit(model.facts(), settings.effort),
         finished_keys=max((int(r.conversation) for r in replies if r.conversation.isdigit()), default=0),
         start=lambda: start_of(tracker),
-        left_s=lambda: run().left_s,
-        left_usd=lambda: run().left_usd,
-        is_over=lambda: run().why_stop() is not None,
     )
 
 

@@ -97,7 +97,7 @@ def test_a_run_spends_nearly_all_of_its_budget_and_no_more(budget_usd: float) ->
     made, _, executor, _ = conversation()
     made.model, executor.answer = Cached([]), "y" * 800
     running = Run(made.tracker, OneLine([made.actions()]), Limits(999, max_cost_usd=budget_usd))
-    made.left_usd = lambda: running.left_usd
+    made.left_usd = running.left_usd
     assert optimize(running) == "cost"
     assert 0.9 * budget_usd < made.tracker.cost.cost_usd <= budget_usd
 
