@@ -457,7 +457,8 @@ def judging_again(event: JudgingAgain) -> str:
 
 def model_busy(event: ModelBusy) -> str:
     """When the model is asked again, and why."""
-    return f"the model is asked again in {event.wait_s:.0f} s: {event.why}"
+    wait = f"{event.wait_s:.0f}" if event.wait_s >= 10 else f"{event.wait_s:.1f}"
+    return f"the model is asked again in {wait} s: {event.why}"
 
 
 def _staged(state: ViewState, attempt_id: str, stage: str, at: float) -> ViewState:

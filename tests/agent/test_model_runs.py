@@ -163,13 +163,23 @@ def test_a_key_or_a_model_that_is_wrong_is_said_before_anything_starts(tmp_path:
     assert "anthropic[:ID]" in unknown.stderr
 
 
-def test_a_limit_on_cost_ends_a_run_before_it_is_exceeded(tmp_path: Path) -> None:
-    done, _ = told_by("anthropic", tmp_path, "--max-cost", "0.05")
-    last = result(done)
-    assert last["spending"]["cost_usd"] <= 0.05
+def test_a_limit_on_cost_is_spent_nearly_whole_and_not_exceeded(tmp_path: Path) -> None:
+    words = {
+        "text": "It is as fast as the memory, is it not? " * 40,
+        "calls": [{"name": "bench", "arguments": {"attempt": 1}}],
+    }
+    done, _ = told_by("anthropic", tmp_path, "--max-cost", "0.12", story=[LINES[0], *[words] * 40])
+    assert 0.108 < result(done)["spending"]["cost_usd"] <= 0.12
     with Store.open(tmp_path / "runs") as store:
         ended = [e for e in store.load_events(store.run_ids()[0]) if isinstance(e, RunEnded)]
-    assert ended[-1].why in ("cost", "author_done")
+    assert ended[-1].why == "cost"
+
+
+def test_a_limit_on_cost_that_not_even_the_first_request_fits_is_said(tmp_path: Path) -> None:
+    done, server = told_by("anthropic", tmp_path, "--max-cost", "0.01")
+    assert result(done)["attempts"] == 0
+    assert "the first request is likely to cost $0.0" in done.stdout
+    assert server.asked == []
 
 
 def test_a_limit_on_cost_without_a_price_is_refused(tmp_path: Path) -> None:
@@ -238,7 +248,9 @@ def test_a_run_survives_a_busy_provider_and_shows_each_wait(tmp_path: Path) -> N
         done = optimize(
             *arguments, "--model", NAMES["anthropic"], "--base-url", server.url, cwd=tmp_path, more_env=keys(server)
         )
-    waits = re.findall(r"… the model is asked again in 1 s: anthropic: told to say 529 \(HTTP 529.*\)", done.stderr)
+    waits = re.findall(
+        r"… the model is asked again in \d\.\d s: anthropic: told to say 529 \(HTTP 529.*\)", done.stderr
+    )
     assert len(waits) == 2, done.stderr
     assert server.refused == []
 

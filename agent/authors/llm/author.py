@@ -51,7 +51,7 @@ from kerneltune.agent.authors.llm.prompts import (
     format_same,
     format_update,
 )
-from kerneltune.agent.events import ModelAsked, ModelBusy, Replied, Said
+from kerneltune.agent.events import ModelAsked, ModelBusy, Replied, Said, Warned
 from kerneltune.agent.models.types import (
     ContextOverflow,
     Delta,
@@ -514,13 +514,21 @@ class LlmConversation:
         self._hear(self.opening)
         try:
             while True:
-                self.tracker.cost.expect(self.key, self.model.price_usd(self._foreseen()))
+                self._expect()
                 yield ()
                 why = yield from self._exchange()
                 if why is not None or self.executor.is_full:
                     return why
         finally:
             self.tracker.cost.expect(self.key, 0.0)
+
+    def _expect(self) -> None:
+        """Tell what the next request is likely to cost; a person, too, when nothing at all can be asked for that."""
+        usd, cost = self.model.price_usd(self._foreseen()), self.tracker.cost
+        cost.expect(self.key, usd)
+        if usd is not None and not cost.replies and usd > self.left_usd():
+            words = f"the first request is likely to cost ${usd:.3f}, which is more than the limit of cost leaves"
+            self.tracker.emit(Warned(self.tracker.run_id, words))
 
     def _foreseen(self, output_tokens: int | None = None) -> Usage:
         """What the next request will count, as far as can be told. Writing to a cache costs up to twice as much as

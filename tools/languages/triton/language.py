@@ -15,7 +15,7 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from kerneltune.tools.languages.triton.ttir.ir import (
     Func,
     InterpreterError,
     Op,
+    OutOfBounds,
     OutOfTime,
     Ptr,
     Region,
@@ -44,6 +45,7 @@ from kerneltune.tools.languages.triton.ttir.ir import (
     element_of,
     parse,
 )
+from kerneltune.tools.languages.triton.ttir.memory import Pointer
 from kerneltune.tools.languages.triton.ttir.waiting import may_wait
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import arch_number
@@ -178,11 +180,16 @@ class TritonLanguage:
             raise UnsupportedOp("a sample of programs that wait for each other")
         try:
             run(
-                module, grid, values, max_ops=MAX_OPS, programs=programs, cooperative=launch.cooperative,
+                module, grid, _named(values, module), max_ops=MAX_OPS, programs=programs,
+                cooperative=launch.cooperative,
                 until_s=until_s if _stores_once(kernel, self.effects(kernel)) else math.inf,
             )  # fmt: skip
         except OutOfTime:
             return False
+        except OutOfBounds as error:
+            line = _source_line(kernel.text, error.op_line) if error.op_line else None
+            place = f"line {line}, kernel {kernel.name}" if line else f"kernel {kernel.name}"
+            raise OutOfBounds(f"{place}: {error}") from error
         return True
 
 
@@ -193,6 +200,33 @@ def _stores_once(kernel: Kernel, effects: Sequence[ArgEffect]) -> bool:
     """Whether no store can overwrite what another has written: there is one for each argument that is written."""
     stores = len(re.findall(r"\btt\.(?:store|descriptor_store)\b", kernel.text))
     return stores == sum(effect.writes for effect in effects)
+
+
+def _named(values: Sequence[Any], module: TtirModule) -> list[Any]:
+    """The arguments of a launch, pointers under the names that the kernel has for them. A descriptor is several
+    arguments of the text, whose places are not counted here: then all keep the names that they have."""
+    names = module.kernel.args
+    if len(names) != len(values):
+        return list(values)
+    pairs = zip(values, names, strict=True)
+    return [replace(value, name=name.lstrip("%")) if isinstance(value, Pointer) else value for value, name in pairs]
+
+
+_ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
+_PLACE = re.compile(r'"candidate\.py":(\d+):')
+_MOST_HOPS = 16  # from the location of an operation to the lines that it stands for
+
+
+def _source_line(text: str, op_line: int) -> int | None:
+    """The line of the candidate's file that an operation of a kernel's text comes from; of an inlined function, its
+    own. None without debug locations."""
+    lines, aliases = text.split("\n"), dict(_ALIAS.findall(text))
+    words = lines[op_line - 1].rpartition(" loc(")[2] if op_line <= len(lines) else ""
+    for _ in range(_MOST_HOPS):
+        if found := _PLACE.search(words):
+            return int(found[1])
+        words = " ".join(aliases.get(name, "") for name in re.findall(r"#loc\d*", words))
+    return None
 
 
 @lru_cache(maxsize=64)

@@ -22,6 +22,7 @@ from kerneltune.tools.languages.triton.ttir.ir import (
     Func,
     InterpreterError,
     Op,
+    OutOfBounds,
     OutOfTime,
     Region,
     StepLimit,
@@ -142,6 +143,9 @@ class Frame:
         try:
             check_size(broadcast_size(args))
             results = handler(self, op, args)
+        except OutOfBounds as error:
+            error.op_line = error.op_line or op.line  # the innermost
+            raise
         except InterpreterError:
             raise
         except ILL_TYPED as error:

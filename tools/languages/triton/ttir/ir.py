@@ -46,9 +46,11 @@ class UnsupportedOp(InterpreterError):
 
 
 class OutOfBounds(InterpreterError):
-    """The kernel touched memory outside its tensors, or outside the shared or local memory that there is."""
+    """The kernel touched memory outside its tensors, or outside the shared or local memory that there is. `op_line`: of
+    the text, where it did; None where nobody said."""
 
     problem = "out_of_bounds"
+    op_line: int | None = None
 
 
 class StepLimit(InterpreterError):

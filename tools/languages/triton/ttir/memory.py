@@ -132,7 +132,9 @@ class AddressSpace:
             return OutOfBounds(f"{what} outside argument '(no argument)': byte offset {int(address.flat[0])} of 0")
         offset, nbytes = address - region.base, len(region.buffer)
         bad = offset[(offset < 0) | (offset + size > nbytes)]
-        return OutOfBounds(f"{what} outside argument {region.name!r}: byte offset {int(bad.flat[0])} of {nbytes}")
+        at = int(bad.flat[0])
+        element = f", element {at // size} of {nbytes // size}" if size > 1 else ""
+        return OutOfBounds(f"{what} outside argument {region.name!r}: byte offset {at} of {nbytes}{element}")
 
     def read(self, address: Array, dtype: np.dtype[Any]) -> Array:
         if region := self.single(address, dtype.itemsize):

@@ -272,7 +272,7 @@ def test_integer_kernels_match_torch() -> None:
 
 def test_a_load_past_the_end_names_the_argument_and_the_offset() -> None:
     x, y = torch.zeros(20), torch.zeros(32)
-    with pytest.raises(OutOfBounds, match=r"load outside argument 'x': byte offset 80 of 80"):
+    with pytest.raises(OutOfBounds, match=r"load outside argument 'x': byte offset 80 of 80, element 20 of 20"):
         launch(kernels.copy_unmasked, (2,), x=x, y=y, B=16)
 
 
