@@ -46,11 +46,16 @@ def forked_workers() -> Iterator[None]:
         yield
 
 
+def pytest_collection() -> None:
+    """Importing makes little garbage, and looking for it takes a second of each process."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """What is loaded stays: with torch loaded a collection that walks all of it takes 0.3 to 0.7 s, and where memory is
     short the judge collects twice per operand."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -27,7 +27,14 @@ from kerneltune.tools.schema.codec import Json
 
 T = TypeVar("T")
 SHARED = "SHARED_FORK_SERVER"  # the variable that says where one listens
-_INDUCTOR = ("compile_fx", "choices", "tiling_utils", "bounds")  # 1 s for each run without a model
+_LOADED = (
+    *(f"torch._inductor.{name}" for name in ("compile_fx", "choices", "tiling_utils", "bounds")),  # 1 s a run
+    "kerneltune.tools.trace.tracer",  # from here on what a role's program imports before it is confined: 0.1 s a role
+    "kerneltune.tools.compile.compiler",
+    "kerneltune.tools.replay.interpret",
+    "kerneltune.tools.judge.service.cpu_judge",
+    "kerneltune.agent.authors.search.inductor",
+)
 
 
 class RemoteForkServer:
@@ -157,8 +164,8 @@ def serve(listening: int, parent: int) -> NoReturn:
     with socket.socket(fileno=listening) as server:
         select.select([server], [], [])
         fork_server.warm()
-        for name in _INDUCTOR:
-            importlib.import_module(f"torch._inductor.{name}")
+        for name in _LOADED:
+            importlib.import_module(name)
         gc.freeze()  # what is shared with the fork servers stays so
         while True:
             line, _ = server.accept()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import shared_fork_server
 from tests.agent import warm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,8 +30,9 @@ def optimize(
 
 
 def command(*arguments: str) -> list[str]:
-    """Its argument vector."""
-    return [sys.executable, "-c", "from kerneltune.agent.cli import main; main()", *arguments]
+    """Its argument vector, for an interpreter of its own; workers come from the shared process."""
+    shared = f"from tests import shared_fork_server; shared_fork_server.use({shared_fork_server.address()!r})"
+    return [sys.executable, "-c", f"{shared}; from kerneltune.agent.cli import main; main()", *arguments]
 
 
 def env() -> dict[str, str]:

@@ -68,11 +68,11 @@ def test_a_task_file_that_cannot_be_used_is_one_line_and_leaves_no_run(tmp_path:
 
 
 def test_a_run_without_a_gpu_checks_candidates_and_never_mentions_a_time(tmp_path: Path) -> None:
-    done = optimize("--task", "softmax", "--max-attempts", "3", "--json", cwd=tmp_path)
+    done = optimize("--task", "softmax", "--max-attempts", "2", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     result = events[-1]
-    assert (result["type"], result["by_status"], result["internal_errors"]) == ("result", {"checked": 3}, 0)
+    assert (result["type"], result["by_status"], result["internal_errors"]) == ("result", {"checked": 2}, 0)
     assert all(e["verdict"]["timing"] is None for e in events if e["type"] == "judged")
     best = (tmp_path / result["best"]["path"]).read_text()
     assert "class ModelNew" in best

@@ -20,6 +20,7 @@ from kerneltune.tools.schema.errors import GpuLost
 from kerneltune.tools.schema.messages import BenchReply, BenchRequest, SupervisorMessage
 from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.task.load import find_task
+from tests.agent.shell import SOFTMAX
 
 NOBODY = Environment(keys=(), server_key="", term="dumb", no_color=True, ci=True)
 
@@ -44,7 +45,7 @@ def test_a_run_whose_gpu_disappears_ends_with_the_way_to_go_on_and_loses_and_dou
     with contextlib.ExitStack() as held:
         store = held.enter_context(Store.open(settings.runs_dir))
         shop = held.enter_context(workshop(settings, lambda _: None))
-        opened: Session = held.enter_context(session(shop, find_task("softmax")))
+        opened: Session = held.enter_context(session(shop, find_task(SOFTMAX)))
         opened.tools.updater.compile_cases = [case.name for case in opened.task.cases]  # as with a GPU
         lost = held.enter_context(waiting_judge(shop.machine, "tests.agent.test_gpu_lost:judge_whose_gpu_disappears"))
         opened = replace(opened, tools=Evaluator(opened.tools.updater, lost, "timing"))

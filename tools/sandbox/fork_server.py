@@ -81,6 +81,7 @@ def serve(channel: Channel) -> None:
     wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_w)
+    gc.freeze()  # what this role has loaded as well
     try:
         wire.send(control, {"ready": os.getpid()})
     except ConnectionError:  # the supervisor was killed while we warmed up
@@ -203,6 +204,7 @@ def warm() -> None:
     """Import what every worker needs. One thread: an OpenMP pool would not survive the forks.
 
     Each mode of fake tensors loads torch._dynamo: 1.6 s that the tracer and every CPU judge would spend on their own.
+    The schema's dataclasses take 0.06 s, which tracers, compilers, interpreters and judges did, each for itself.
     What is loaded stays, so collections pass it over: a full one in a fork took 0.19 s and copied 84 MB of shared
     pages, and takes 0.006 s.
     """
@@ -212,6 +214,8 @@ def warm() -> None:
     import torch._subclasses.fake_tensor
     import triton.backends.nvidia.compiler
     import triton.compiler  # noqa: F401
+
+    import kerneltune.tools.schema.messages  # noqa: F401
 
     torch.set_num_threads(1)
     gc.freeze()

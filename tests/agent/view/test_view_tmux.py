@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 COMMAND = f"{sys.executable} -c 'from kerneltune.agent.cli import main; main()'"
 FLAGS = ("--task", SOFTMAX, "--model", "offline", "--runs-dir", "runs")
 STORY = ("--task", SOFTMAX, "--model", f"scripted:{ROOT}/tests/agent/stories/softmax.jsonl", "--runs-dir", "runs")
-RUN = f"{COMMAND} {shlex.join(FLAGS)} --max-attempts 60"
+RUN = f"{COMMAND} {shlex.join(FLAGS)} --max-attempts 60 --width 1"
 
 
 class Tmux:

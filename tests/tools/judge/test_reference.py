@@ -1,8 +1,6 @@
 """A task is described without its memory, answered in float64, and its faults are one line with their place."""
 
-import json
-import subprocess
-import sys
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from kerneltune.tools.judge.correctness import reference_model
 from kerneltune.tools.judge.correctness.problem import Problem, counter, describe, expanded
 from kerneltune.tools.judge.correctness.tree import leaves, spec_of
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.task.load import TaskFile, builtin_tasks, find_task, read_task
+from tests import shared_fork_server
 from tests.tools.judge.drawing import applying
 
 
@@ -334,45 +334,40 @@ ILL_BEHAVED = {
 }
 
 
-DESCRIBES = """
-import json, os, sys
-from pathlib import Path
-import torch._dynamo  # 2 s that the first fake tensor of each fork would take
-from kerneltune.tools.judge.correctness import problem, reference_model
-from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.task.load import read_task
-reference_model.blame.__wrapped__.__kwdefaults__["limit_s"] = 0.5
-said = {}
-for path in map(Path, sys.argv[1:]):
+def describes(channel: Any) -> None:
+    """What is said of each path, in a process of its own: pytest's own limit of time uses the same alarm."""
+    vars(reference_model.blame)["__wrapped__"].__kwdefaults__["limit_s"] = 0.5
+    paths = map(Path, channel.receive().body["paths"])
+    channel.send({path.parent.name: described_by_a_child(path) for path in paths})
+
+
+def described_by_a_child(path: Path) -> str:
     ours, theirs = os.pipe()
     if (pid := os.fork()) == 0:
         os.dup2(theirs, 1)
         try:
-            problem.describe(read_task(path))
-            print("described")
+            describe(read_task(path))
+            print("described", flush=True)
         except TaskError as error:
-            print(error)
-        sys.exit(0)
+            print(error, flush=True)
+        os._exit(0)
     os.close(theirs)
     with open(ours) as pipe:
-        said[path.parent.name] = pipe.read()  # until nobody is left who could say more
+        said = pipe.read()  # until nobody is left who could say more
     assert os.waitpid(pid, 0)[1] == 0, path
-print(json.dumps(said))
-"""
+    return said
 
 
 @pytest.fixture(scope="module")
 def described_alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What is said of each of them, in a process of its own: pytest's own limit of time uses the same alarm."""
+    """What is said of each of them, by its name."""
     extra = "import os, time\ndef caught():\n    try: time.sleep(1)\n    except Exception: pass"
     folder = tmp_path_factory.mktemp("ill behaved")
     paths = []
     for how, (forward, inputs, _) in ILL_BEHAVED.items():
         (folder / how).mkdir()
         paths.append(str(task_of(folder / how, model(f"x: {forward}", inputs, extra)).path))
-    done = subprocess.run([sys.executable, "-c", DESCRIBES, *paths], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return dict(json.loads(done.stdout))
+    return shared_fork_server.answer(f"{__name__}:describes", {"paths": paths}, timeout_s=120)
 
 
 @pytest.mark.parametrize("how", ILL_BEHAVED)
