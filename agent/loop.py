@@ -87,10 +87,6 @@ class Run:
         """How many attempts may still begin."""
         return self.limits_now.max_attempts - self.tracker.begun
 
-    def is_over(self) -> bool:
-        """Whether nobody wants another reply."""
-        return self.why_stop() is not None
-
     def why_stop(self) -> StopReason | None:
         """The limit that is reached, STOPPED when a person wants no more, or None."""
         if self.halted.is_set():

@@ -358,9 +358,11 @@ class Deadline:
 class AsItComes(Lowering):
     """Only Inductor's kernels as they come: its other settings are the same kernels launched otherwise."""
 
-    def call(self, body: dict[str, Json], timeout_s: float = LOWER_TIMEOUT_S) -> dict[str, Json]:
+    def call(
+        self, body: dict[str, Json], timeout_s: float = LOWER_TIMEOUT_S, task: TaskFile | None = None
+    ) -> dict[str, Json]:
         """The same for a request without settings; a refusal for others."""
-        return {"error": OTHER_SETTING} if body["overrides"].get("config") else super().call(body, timeout_s)
+        return {"error": OTHER_SETTING} if body["overrides"].get("config") else super().call(body, timeout_s, task)
 
 
 @dataclass(frozen=True)
@@ -444,7 +446,7 @@ class Problem:
 
     def _candidates(self, lowering: Lowering, deadline: Deadline) -> Iterator[Candidate]:
         opened = self._described(deadline)
-        proposals, problems = proposed(lowering, opened.task, self._place.arch, deadline)
+        proposals, problems = proposed(lowering, opened, self._place.arch, deadline)
         self.line |= {"problems": problems, "sketches": list(dict.fromkeys(map(_sketch_of, proposals)))}
         if not proposals and deadline.over:
             raise TaskError("it took too long")
@@ -485,19 +487,21 @@ class Problem:
             return self._held.enter_context(manager)
 
 
-def proposed(lowering: Lowering, task: TaskSpec, arch: str, deadline: Deadline) -> tuple[list[Proposal], list[str]]:
+def proposed(
+    lowering: Lowering, opened: OpenedProblem, arch: str, deadline: Deadline
+) -> tuple[list[Proposal], list[str]]:
     """What the offline author would begin with, and why Inductor's kernels are missing where they are."""
 
     def call(body: dict[str, Json]) -> dict[str, Json]:
         _parsing.release()  # others go on while Inductor's process works
         try:
-            return lowering.call(body, deadline.left_s)
+            return lowering.call(body, deadline.left_s, opened.file)
         finally:
             _parsing.acquire()
 
     author = OfflineAuthor(through(call), arch=arch_number(arch))
     with _parsing:
-        proposals = author.propose(task, [], PROPOSALS)
+        proposals = author.propose(opened.task, [], PROPOSALS)
     return proposals, [problem for problem in author.problems if OTHER_SETTING not in problem]
 
 

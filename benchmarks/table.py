@@ -18,6 +18,7 @@ At --deadline whatever runs is ended as by Ctrl-C, and keeps its best.
 
 import argparse
 import contextlib
+import functools
 import json
 import math
 import os
@@ -563,7 +564,7 @@ class Ahead:
         self._shop, self._machine = shop, shop.machine.apart()
         self._pool = ThreadPoolExecutor(_COMPILED_AT_A_TIME + 1, thread_name_prefix="ahead")
         self._updater = self._pool.submit(self._described, task_file)  # the first thread's, and the others wait for it
-        self._lowered = self._pool.submit(self._lower) if lower else None
+        self._lowered = self._pool.submit(self._lower, task_file) if lower else None
         self._updates = {source: self._pool.submit(self._update, source) for source in dict.fromkeys(sources)}
 
     def wait_lowered(self) -> None:
@@ -590,9 +591,10 @@ class Ahead:
             task, *_ = open_task(desk, task_file)
         return updater_for(self._shop, task, self._machine, Patience())
 
-    def _lower(self) -> None:
+    def _lower(self, task_file: TaskFile) -> None:
         """Ask TorchInductor all that the search will ask it. What fails here fails there, too, and is told there."""
-        author = OfflineAuthor(through(self._shop.lowering.call), arch_number(self._shop.arch))
+        call = functools.partial(self._shop.lowering.call, task=task_file)
+        author = OfflineAuthor(through(call), arch_number(self._shop.arch))
         author.sketches(self._updater.result().task)
 
     def _update(self, source: str) -> Update:

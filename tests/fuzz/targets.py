@@ -421,7 +421,8 @@ def replies(data: bytes) -> None:
         with contextlib.suppress(LlmError):
             for event in events:
                 model._understood(functools.partial(_taken, made, event))
-            reply = cleaned(model._understood(functools.partial(made.reply, request, "m")))
+            whole: Any = made
+            reply = cleaned(model._understood(functools.partial(whole.reply, request, "m")))
             json.dumps(encode(reply), allow_nan=False).encode()
 
 
