@@ -242,7 +242,8 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
     patience, machine = patience or Patience(), shop.machine.apart()
     with contextlib.ExitStack() as held:
         target = JUDGE if patience.first_tier == "screened" else EARLY_JUDGE  # whose imports take 2 s
-        gpu_judge = held.enter_context(_gpu_judge(shop, machine, target, task_file)) if shop.gpu else None
+        # confined on a GPU only in the GPU's own checks (tests/gpu), until they have passed on one
+        gpu_judge = held.enter_context(waiting_judge(machine, target, _teller(shop))) if shop.gpu else None
         judge = held.enter_context(machine.task(CPU_JUDGE, [task_file.path]))
         task, notes, small = open_task(judge, task_file, gpu_memory_bytes=_gpu_memory_bytes(shop))
         updater = updater_for(shop, task, machine, patience)
@@ -252,14 +253,6 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
             bench = held.enter_context(opening(gpu_judge, ready))
         tools = Evaluator(updater, bench, "timing" if shop.gpu else "checking")
         yield Session(shop, task_file, task, tools, machine, notes)
-
-
-def _gpu_judge(
-    shop: Workshop, machine: Machine, target: str, task_file: TaskFile
-) -> contextlib.AbstractContextManager[GpuBench]:
-    if shop.settings.counters:  # ncu talks to the process that it counts by TCP
-        return waiting_judge(machine, target, _teller(shop))
-    return waiting_judge(machine, target, _teller(shop), task_file=task_file, cache_dir=shop.settings.cache_dir)
 
 
 def _teller(shop: Workshop) -> Callable[[str], None]:
