@@ -358,9 +358,11 @@ class Deadline:
 class AsItComes(Lowering):
     """Only Inductor's kernels as they come: its other settings are the same kernels launched otherwise."""
 
-    def call(self, body: dict[str, Json], timeout_s: float = LOWER_TIMEOUT_S) -> dict[str, Json]:
+    def call(
+        self, body: dict[str, Json], timeout_s: float = LOWER_TIMEOUT_S, task: TaskFile | None = None
+    ) -> dict[str, Json]:
         """The same for a request without settings; a refusal for others."""
-        return {"error": OTHER_SETTING} if body["overrides"].get("config") else super().call(body, timeout_s)
+        return {"error": OTHER_SETTING} if body["overrides"].get("config") else super().call(body, timeout_s, task)
 
 
 @dataclass(frozen=True)
