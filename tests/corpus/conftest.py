@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.bench import CpuBench
+from kerneltune.tools.bench import CPU_JUDGE, CpuBench
 from kerneltune.tools.corpus import Specimen, corpus_root, load_corpus
 from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import decode, encode
@@ -19,6 +19,7 @@ from kerneltune.tools.schema.messages import Open, Opened
 from kerneltune.tools.schema.plan import plan_hash
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Verdict
+from kerneltune.tools.task.load import find_task
 from kerneltune.tools.update import Update, UpdateLimits, Updater
 from tests import shared_fork_server
 
@@ -85,7 +86,7 @@ class Judge(threading.local):
     def _judge(self, task: Path | str) -> tuple[Worker, TaskSpec]:
         path = str(task)
         if path not in self._cpu_judges:
-            judge = self._machine.trusted("kerneltune.tools.judge.service.cpu_judge:main")
+            judge = self._machine.task(CPU_JUDGE, [find_task(path).path])
             self._all.append(judge)
             opened = decode(Opened, judge.call(encode(Open(path, path)), timeout_s=60).body)
             assert opened.task is not None, opened.problem

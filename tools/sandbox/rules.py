@@ -293,12 +293,22 @@ def paths(profile: Profile, scratch: Path | None) -> list[Rule]:
 def _of_a_task(roots: Roots) -> list[Rule]:
     """Any program (torch.compile and extensions start a C compiler), our sources, packages that are installed in place,
     and the GPU. Of other processes names and command lines stay readable, nothing that ptrace's rules guard."""
-    programs = ["/sbin", "/usr/sbin", *glob.glob("/usr/local/cuda*")]
-    found = [(path, Access.RUN) for path in (*roots.readable, _PACKAGE / "agent", *map(Path, programs))]
     crowded = _crowded_places()
+    found = [(path, Access.RUN) for path in (*roots.readable, _PACKAGE / "agent", *_installed(crowded))]
     in_place = [path for path in map(Path, sys.path) if path.is_dir() and not _is_above(path, crowded)]
     found += [(path, Access.READ) for path in (*in_place, Path("/proc"), *map(Path, _ETC))]
     return [*found, *_cuda()] if glob.glob("/dev/nvidia*") else found
+
+
+def _installed(crowded: set[Path]) -> Iterator[Path]:
+    """Where programs lie with what belongs to them, as a compiler in /apps/gcc/12/bin does; in the home folder the
+    programs alone."""
+    for folder in filter(Path.is_absolute, map(Path, [*os.get_exec_path(), *glob.glob("/usr/local/cuda*"), "/sbin"])):
+        whole = (
+            folder.name in ("bin", "sbin") and folder.parent not in _prefixes()
+        )  # of which `libraries` has the parts
+        hidden = folder.is_relative_to(home()) or _is_above(folder.parent, crowded)
+        yield folder.parent if whole and not hidden else folder
 
 
 def beside(task: Path) -> list[Rule]:
