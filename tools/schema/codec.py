@@ -218,8 +218,8 @@ def inflated(data: bytes, most_bytes: int) -> bytes:
 def parsed(text: str, most_values: int = MOST_VALUES) -> Json:
     """The value of a JSON text. Raises ValueError when it is none, or has more values than that, which are counted
     before any is built (three characters, `[],`, take 64 bytes), RecursionError when they lie too deep."""
-    if len(text) > most_values and sum(map(text.count, ",[{")) > most_values:
-        raise ValueError(f"it has more than {most_values:,} values")
+    if len(text) > most_values and (signs := sum(map(text.count, ",[{"))) > most_values:
+        raise ValueError(f"it has {signs:,} commas and brackets, and so may have more than {most_values:,} values")
     return json.loads(text)
 
 
