@@ -48,7 +48,7 @@ locked: | $(BIN)/python ## an environment like that of the tests, the hash of ev
 	@touch $(VENV)/.developed-$(FLAVOUR) $(VENV)/.installed-$(FLAVOUR)
 
 hashes: ## write constraints/hashes.txt anew; needs uv
-	uv pip compile pyproject.toml --quiet --extra gpu --extra dev -c constraints/gpu.txt --generate-hashes --universal \
+	uv pip compile pyproject.toml --quiet --extra gpu --extra dev --extra fuzz -c constraints/gpu.txt --generate-hashes --universal \
 		--python-version 3.11 --no-annotate --no-header -o constraints/hashes.txt
 
 audit: | $(BIN)/python ## known holes of the pinned versions; needs the network
