@@ -1,14 +1,14 @@
 """Claude through the Messages API: streamed, with adaptive thinking as the model's capabilities allow."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import anthropic
 
 from kerneltune.agent.models import tool_calls
-from kerneltune.agent.models.http_api import NO_TEXT, Create, HttpModel, Piece, own_items, silence_limits
+from kerneltune.agent.models.http_api import NO_TEXT, HttpModel, Piece, own_items, silence_limits
 from kerneltune.agent.models.types import (
     EFFORTS,
     Effort,
@@ -78,16 +78,18 @@ class AnthropicModel(HttpModel[MessagesFeatures, "_Message"]):
         self._features = _features(info, self._effort)
         return _facts(info)
 
-    def _send(self, request: ModelRequest, facts: ModelFacts, features: MessagesFeatures) -> tuple[Create, "_Message"]:
+    def _send(
+        self, request: ModelRequest, facts: ModelFacts, features: MessagesFeatures
+    ) -> tuple[Callable[[], Any], "_Message"]:
         params = _params(request, self._model, features, facts.max_output_tokens)
-        return lambda limits: self._client.messages.create(**params, stream=True, timeout=limits), _Message()
+        return lambda: self._client.messages.create(**params, stream=True), _Message()
 
 
 def _client(options: ModelOptions) -> anthropic.Anthropic:
     """Return the SDK's client, which does not retry. Raises KeyRejected without a key, which only a `base_url`
     excuses."""
     client = anthropic.Anthropic(
-        api_key=options.api_key, base_url=options.base_url, max_retries=0, timeout=silence_limits(options.timeout_s)
+        api_key=options.api_key, base_url=options.base_url, max_retries=0, timeout=silence_limits(options)
     )
     if client.api_key or client.auth_token or client.credentials:
         return client

@@ -52,7 +52,6 @@ T = TypeVar("T")
 Features = TypeVar("Features")
 Piece = tuple[DeltaKind, str]
 Adapt = Callable[["ErrorDetails"], None]
-Create = Callable[[httpx2.Timeout], Any]
 NO_TEXT = "(no words)"  # in the place of a text without a character, which APIs do not take
 BACKOFF_S = 0.5  # the first wait, without a retry-after; each is twice as long as the one before
 LONGEST_BACKOFF_S = 60.0
@@ -109,7 +108,7 @@ class HttpModel(ABC, Generic[Features, Partial]):
         self._model = options.model
         self._client = client
         self._server = Server(self.provider, key_name, options.base_url or str(client.base_url), tuple(keys))
-        self._timeout_s, self._retry_s, self._reply_s = options.timeout_s, options.retry_s, options.reply_s
+        self._retry_s, self._reply_s = options.retry_s, options.reply_s
         self._clock = options.clock
         self._features = features
         self._facts: ModelFacts | None = None
@@ -131,8 +130,8 @@ class HttpModel(ABC, Generic[Features, Partial]):
         """Return what `info`, the API's description of the model, says."""
 
     @abstractmethod
-    def _send(self, request: ModelRequest, facts: ModelFacts, features: Features) -> tuple[Create, Partial]:
-        """Return what sends the request and opens its stream, given the longest silence, and what its events become."""
+    def _send(self, request: ModelRequest, facts: ModelFacts, features: Features) -> tuple[Callable[[], Any], Partial]:
+        """Return what sends the request and opens its stream, and what its events become."""
 
     def _require_sound(self, built: Partial, request: ModelRequest, features: Features) -> None:
         """Raise what a stream that ended says went wrong."""
@@ -208,6 +207,8 @@ class HttpModel(ABC, Generic[Features, Partial]):
                 failing_since_s = failing_since_s if failures else now_s
                 failures += 1
                 spent_s = now_s - failing_since_s
+                if self._closed.is_set():
+                    raise Unavailable(f"{self.provider}: the connection was closed") from None
                 wait_s = self._wait_s(error, failures, spent_s, retry_s)
                 request.told(wait_s, f"{self.provider}: {error}")
                 self._wait(wait_s, request)
@@ -317,8 +318,9 @@ class HttpModel(ABC, Generic[Features, Partial]):
         features = self._features
         create, built = self._send(request, facts, features)
         with self._mapped_errors(self._adapting(features)):
-            stream = create(silence_limits(min(self._timeout_s, max(request.left_s(), LOOK_S))))
-            with self._reading(stream, request):
+            until_s = self._clock.now_s() + self._reply_s
+            stream = self._opened(create, request, until_s)
+            with self._reading(stream, request, until_s):
                 self._require_events(stream.response.headers.get("content-type", ""))
                 held: dict[DeltaKind, str] = {}
                 for event in stream:
@@ -329,12 +331,52 @@ class HttpModel(ABC, Generic[Features, Partial]):
             raise TransientError("the stream ended before the reply did")
         return built
 
+    def _opened(self, create: Callable[[], Any], request: ModelRequest, until_s: float) -> Any:
+        """Send a request and return its stream, once the server begins to answer. Raises why that is waited for no
+        longer.
+
+        It is sent by a thread of its own: nothing wakes one that waits for the first bytes of an answer, and a process
+        waits for all but daemons before it ends: after Ctrl-C, for the longest silence, ten minutes.
+        """
+        answers, done, left = list[Any](), threading.Event(), threading.Event()
+        errors = list[BaseException]()
+
+        def send() -> None:
+            try:
+                answers.append(create())
+            except BaseException as error:  # noqa: BLE001 - raised where the answer is waited for
+                errors.append(error)
+            done.set()
+            if left.is_set():
+                _close(answers)
+
+        threading.Thread(target=send, name="request", daemon=True).start()
+        while not done.wait(LOOK_S):
+            if why := self._why_leave(request, until_s):
+                left.set()
+                _close(answers)
+                raise why
+        if errors:
+            raise errors[0]
+        return answers[0]
+
+    def _why_leave(self, request: ModelRequest, until_s: float, received: int = 0) -> Exception | None:
+        """Return why a reply of which so many bytes have come is waited for no longer, or None."""
+        most = MOST_BYTES + MOST_BYTES_A_TOKEN * request.max_tokens
+        if self._closed.is_set():
+            return TransientError("the connection was closed")
+        if request.left_s() <= 0:
+            return NoLongerWanted(f"{self.provider}: nobody waits for the reply any more")
+        if self._clock.now_s() > until_s:
+            return TransientError(f"the reply had not ended after {self._reply_s:.0f} s")
+        return TransientError(f"the reply is longer than {most >> 20} MiB") if received > most else None
+
     @contextlib.contextmanager
-    def _reading(self, stream: Any, request: ModelRequest) -> Iterator[None]:
+    def _reading(self, stream: Any, request: ModelRequest, until_s: float) -> Iterator[None]:
         """Watch a stream that is being read, and close its connection however that ends, Ctrl-C included. Raises why
         the reply was left, if it was."""
         ended, left = threading.Event(), list[Exception]()
-        watching = (stream, request, self._clock.now_s() + self._reply_s, ended, left)
+        watching = (stream, request, until_s, ended, left)
         threading.Thread(target=self._watch, args=watching, name="reply", daemon=True).start()
         with self._streams_lock:
             self._streams.append(stream)
@@ -357,15 +399,9 @@ class HttpModel(ABC, Generic[Features, Partial]):
     ) -> None:
         """Hang up on a reply that takes too long or grows without end, whatever its server sends: the limit of silence
         begins anew with every byte. The reason goes into `left`."""
-        most = MOST_BYTES + MOST_BYTES_A_TOKEN * request.max_tokens
         while not ended.wait(LOOK_S):
-            if request.left_s() <= 0:
-                left.append(NoLongerWanted(f"{self.provider}: nobody waits for the reply any more"))
-            elif self._clock.now_s() > until_s:
-                left.append(TransientError(f"the reply had not ended after {self._reply_s:.0f} s"))
-            elif stream.response.num_bytes_downloaded > most:
-                left.append(TransientError(f"the reply is longer than {most >> 20} MiB"))
-            if left:
+            if why := self._why_leave(request, until_s, stream.response.num_bytes_downloaded):
+                left.append(why)
                 _hang_up(stream)
                 return
 
@@ -399,9 +435,14 @@ def _joined(held: dict[DeltaKind, str], kind: DeltaKind, text: str) -> str:
     return whole(text)
 
 
-def silence_limits(timeout_s: float) -> httpx2.Timeout:
+def silence_limits(options: ModelOptions) -> httpx2.Timeout:
     """Return how long a client may hear nothing: a connection is made at once or not at all."""
-    return httpx2.Timeout(timeout_s, connect=min(timeout_s, 10.0))
+    return httpx2.Timeout(options.timeout_s, connect=min(options.timeout_s, 10.0))
+
+
+def _close(streams: Sequence[Any]) -> None:
+    for stream in streams:
+        stream.close()
 
 
 def _as_json(event: Any) -> dict[str, Json]:

@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import openai
 
 from kerneltune.agent.models import tool_calls
-from kerneltune.agent.models.http_api import NO_TEXT, Create, ErrorDetails, HttpModel, Piece
+from kerneltune.agent.models.http_api import NO_TEXT, ErrorDetails, HttpModel, Piece
 from kerneltune.agent.models.openai_responses import openai_client, openai_usage
 from kerneltune.agent.models.types import (
     Effort,
@@ -90,9 +90,11 @@ class ChatModel(HttpModel[ChatFeatures, "_Completion"]):
                 raise self._no_such_model(listed) from None
             raise
 
-    def _send(self, request: ModelRequest, facts: ModelFacts, features: ChatFeatures) -> tuple[Create, "_Completion"]:
+    def _send(
+        self, request: ModelRequest, facts: ModelFacts, features: ChatFeatures
+    ) -> tuple[Callable[[], Any], "_Completion"]:
         params = _params(request, self._model, features, facts.max_input_tokens)
-        return lambda limits: self._client.chat.completions.create(**params, stream=True, timeout=limits), _Completion()
+        return lambda: self._client.chat.completions.create(**params, stream=True), _Completion()
 
     def _require_sound(self, built: "_Completion", request: ModelRequest, features: ChatFeatures) -> None:
         """After a stream of nothing, ask without a stream, and raise what that comes to: llama-cpp-python answers what

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,7 +12,6 @@ import openai
 from kerneltune.agent.models import tool_calls
 from kerneltune.agent.models.http_api import (
     NO_TEXT,
-    Create,
     ErrorDetails,
     HttpModel,
     Piece,
@@ -96,9 +95,9 @@ class OpenAIModel(HttpModel[ResponsesFeatures, "_Response"]):
 
     def _send(
         self, request: ModelRequest, facts: ModelFacts, features: ResponsesFeatures
-    ) -> tuple[Create, "_Response"]:
+    ) -> tuple[Callable[[], Any], "_Response"]:
         params = _params(request, self._model, features)
-        return lambda limits: self._client.responses.create(**params, stream=True, timeout=limits), _Response()
+        return lambda: self._client.responses.create(**params, stream=True), _Response()
 
     def _require_sound(self, built: "_Response", request: ModelRequest, features: ResponsesFeatures) -> None:
         if built.failure:
@@ -118,7 +117,7 @@ class OpenAIModel(HttpModel[ResponsesFeatures, "_Response"]):
 
 def openai_client(options: ModelOptions) -> openai.OpenAI:
     """Return the SDK's client, which does not retry. Raises KeyRejected without a key."""
-    limits = silence_limits(options.timeout_s)
+    limits = silence_limits(options)
     try:
         return openai.OpenAI(api_key=options.api_key, base_url=options.base_url, max_retries=0, timeout=limits)
     except openai.OpenAIError as error:

@@ -5,6 +5,7 @@ ones do, and fails as it is told to.
         model = AnthropicModel(ModelOptions("claude-opus-5-5", api_key=server.key, base_url=server.url))
 """
 
+import contextlib
 import json
 import socket
 import struct
@@ -145,7 +146,16 @@ class LlmServer:
         if fault is not None and fault.kind in ("status", "html"):
             self._fail(http, fault)
             return
+        if fault is not None and fault.kind == "silence":
+            self._pause_or_leave(http, fault)
+            return
         self._stream(http, body, number, fault)
+
+    def _pause_or_leave(self, http: BaseHTTPRequestHandler, fault: Fault) -> None:
+        self.streaming.set()
+        http.close_connection = True
+        with contextlib.suppress(OSError):
+            self._pause(http, fault.pause_s)
 
     def _fail(self, http: BaseHTTPRequestHandler, fault: Fault) -> None:
         if fault.kind == "html":

@@ -13,6 +13,7 @@ FaultKind = Literal[
     "reset",  # the connection is reset in mid-stream
     "truncated",  # the stream ends in the middle of an event
     "ended",  # the stream ends between two events, without its last ones
+    "silence",  # before anything is answered
     "stall",  # silence in mid-stream
     "drip",  # every event after a pause
     "comments",  # comments, each after a pause, and nothing else

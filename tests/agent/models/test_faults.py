@@ -2,6 +2,7 @@
 
 import email.utils
 import json
+import re
 import threading
 import time
 from dataclasses import replace
@@ -112,15 +113,29 @@ def test_a_run_that_has_no_time_left_waits_for_no_provider(format: Format) -> No
 
 
 @every_format
+def test_an_answer_that_does_not_begin_is_left_when_its_time_is_over(format: Format) -> None:
+    with LlmServer(STORY, format, faults=lambda _: Fault("silence", pause_s=60)) as server:
+        model = model_of(server, timeout_s=60)
+        model.facts()
+        until = time.monotonic() + 0.3
+        asked = replace(request((User("Hi."),)), left_s=lambda: until - time.monotonic())
+        with pytest.raises(NoLongerWanted):
+            model.ask(asked)
+        assert time.monotonic() < until + 10
+
+
+@every_format
 @pytest.mark.parametrize("kind", ["drip", "comments"])
 def test_a_reply_that_drips_is_left_when_its_time_is_over(format: Format, kind: FaultKind) -> None:
     drips = Fault(kind, pause_s=0.05)
     with LlmServer(STORY * 50, format, faults=lambda _: drips) as server:
+        model = model_of(server)
+        model.facts()
         until = time.monotonic() + 0.6
         asked = replace(request((User("Hi."),)), left_s=lambda: until - time.monotonic())
         with pytest.raises(NoLongerWanted):
-            model_of(server).ask(asked)
-        assert time.monotonic() < until + 5
+            model.ask(asked)
+        assert time.monotonic() < until + 10
         assert server.hung_up.wait(2)
         with pytest.raises(Unavailable, match="had not ended after 0 s"):
             model_of(server, clock=Clock(), reply_s=0.2, retry_s=0).ask(request((User("Hi."),)))
@@ -150,7 +165,7 @@ def test_what_does_not_pass_becomes_unavailable(format: Format) -> None:
     for fault in (Fault("status", 529), Fault("reset"), Fault("error_event")):
         error = error_of(format, fault, retry_s=3.0)
         assert isinstance(error, Unavailable)
-        assert "4 tries in 3 s" in str(error)
+        assert re.search(r"[45] tries in 3 s", str(error))
 
 
 @every_format
@@ -411,9 +426,10 @@ def test_an_effort_that_is_not_offered_is_lowered_and_told() -> None:
 
 
 @every_format
-def test_closing_ends_what_other_threads_wait_for(format: Format) -> None:
+@pytest.mark.parametrize("kind", ["silence", "stall"])
+def test_closing_ends_what_other_threads_wait_for(format: Format, kind: FaultKind) -> None:
     caught: list[BaseException] = []
-    with LlmServer(STORY, format, faults=lambda _: Fault("stall", pause_s=30)) as server:
+    with LlmServer(STORY, format, faults=lambda _: Fault(kind, pause_s=30)) as server:
         model = model_of(server, timeout_s=30)
 
         def wait() -> None:

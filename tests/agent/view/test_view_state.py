@@ -5,11 +5,12 @@ import sys
 from dataclasses import replace
 from functools import reduce
 
-from kerneltune.agent.attempt import Limits
+from kerneltune.agent.attempt import Limits, StopReason
 from kerneltune.agent.events import (
     Event,
     Judged,
     LimitsChanged,
+    ModelBusy,
     Proposed,
     RunPaused,
     RunResumed,
@@ -18,6 +19,7 @@ from kerneltune.agent.events import (
     Stage,
     StageStarted,
     Verified,
+    Warned,
 )
 from kerneltune.agent.view.output import result
 from kerneltune.agent.view.plain import summary_text
@@ -103,6 +105,16 @@ def test_time_for_which_the_process_was_stopped_is_not_shown_as_spent() -> None:
     paused = fold(folded(CPU_RUN), RunPaused("r-7f3a", paused=True, at=NOW - 40))
     assert fold(paused, RunSuspended("r-7f3a", 30.0, at=NOW)).paused_s == 0.0
     assert fold(ViewState(), RunSuspended("", 30.0)).paused_s == 0.0
+
+
+def test_a_wait_for_a_busy_provider_is_in_the_log_with_its_seconds_and_its_reason() -> None:
+    for wait_s, told in ((0.44, "0.4"), (32.4, "32")):
+        state = fold(folded(CPU_RUN), ModelBusy("r-7f3a", "1", wait_s, "anthropic: Overloaded", at=NOW))
+        assert state.log[-1].text == f"the model is asked again in {told} s: anthropic: Overloaded"
+    reason = StopReason.MODEL_ERROR
+    ended = fold(fold(state, Warned("r-7f3a", "anthropic is not available")), replace(ENDED, why=reason))
+    told_last = result(ended, None, now=NOW)
+    assert (told_last["subtype"], told_last["error"]) == ("error", "anthropic is not available")
 
 
 def test_a_best_that_is_not_confirmed_gives_way_to_the_next_one() -> None:
