@@ -16,6 +16,7 @@ from typing import Literal, assert_never
 
 from kerneltune.agent.attempt import Attempt, Expectation, Limits, Origin, StopReason
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import StoreError
 from kerneltune.tools.schema.verdict import KernelReport, Tier, Verdict
 
 
@@ -407,10 +408,17 @@ class UntilEnded:
 
 
 def fan_out(*sinks: Emit) -> Emit:
-    """One sink that hands each event to all, in this order."""
+    """One sink that hands each event to all, in this order. What one cannot store, as on a full disk, the others get
+    all the same, so that a verdict that was reached is shown; then the StoreError is raised."""
 
     def emit(event: Event) -> None:
+        failed: StoreError | None = None
         for sink in sinks:
-            sink(event)
+            try:
+                sink(event)
+            except StoreError as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     return emit

@@ -8,6 +8,7 @@ a run is going on, and what is judged again at its end are the loop's, whoever w
 events and nothing else does; the store, the screen and the exports are folds over them.
 """
 
+import contextlib
 import math
 import threading
 import time
@@ -104,6 +105,7 @@ def optimize(run: Run) -> StopReason:
     KeyboardInterrupt and a model's LlmError pass through: every finished attempt has been emitted by then.
     """
     try:
+        _judge_left(run)
         why = (_hold(run, run.start) if run.start else None) or _attempt_all(run)
     except BaseException as error:
         run.halted.set()
@@ -112,6 +114,15 @@ def optimize(run: Run) -> StopReason:
         raise
     conclude(run.tracker)
     return why
+
+
+def _judge_left(run: Run) -> None:
+    """Judge what an earlier process of this run was killed over, as far as the limits go: it was paid for, and whoever
+    writes the next one is told of it."""
+    for attempt in run.tracker.left:
+        if run.why_stop() is None:
+            with contextlib.suppress(GivenUp):
+                _judge(run, run.tracker.update(attempt))
 
 
 @dataclass
@@ -204,9 +215,14 @@ def _finish(run: Run, ready: Future[Attempt] | Future[StopReason | None], under_
         if not isinstance(done, Attempt):
             under_way.ended = done
             return
-        run.tracker.bench(done)
+        _judge(run, done)
     except GivenUp:
         return
+
+
+def _judge(run: Run, updated: Attempt) -> None:
+    """Bench a candidate, and see whether the best so far has to be judged in full. Raises GivenUp."""
+    run.tracker.bench(updated)
     if (best := lasting(run.tracker.attempts, run.tracker.tiers)) is not None:  # much has been built on it
         run.tracker.judge_again(best, "judged")
 

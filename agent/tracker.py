@@ -126,7 +126,8 @@ class CostTracker:
 
 @dataclass
 class AttemptTracker:
-    """`attempts` are the finished ones in the order of their verdicts, also those of an earlier process."""
+    """`attempts` are the finished ones in the order of their verdicts, also those of an earlier process; `left`: those
+    that it began and was killed over."""
 
     run_id: str
     task: TaskSpec
@@ -138,10 +139,11 @@ class AttemptTracker:
     keep: Keep = lambda *_: None
     place: Place = field(default_factory=Place)
     cost: CostTracker = field(default_factory=CostTracker)
+    left: list[Attempt] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._numbering, self._judging, self._ending = threading.Lock(), threading.Lock(), threading.Lock()
-        self._open: set[str] = set()
+        self._open = {attempt.attempt_id for attempt in self.left}
         self._busy: set[str] = set()  # being traced, compiled or checked now
         self._given_up: set[str] = set()
         self._closed = False
@@ -151,7 +153,7 @@ class AttemptTracker:
 
     @property
     def begun(self) -> int:
-        """Attempts that are finished, or that this process began, each once; what a killed process left is neither."""
+        """Attempts that are finished or begun, each once, also those that a killed process left."""
         with self._numbering:
             return len(self.attempts) + len(self._open)
 
@@ -234,7 +236,8 @@ class AttemptTracker:
                 update = self.tools.updater.update(attempt.source, told)
             self._insist(attempt_id)
             event = updated(self.run_id, attempt_id, update)
-            self.emit(event)
+            if attempt.trace_s is None:  # else an earlier process has stored it
+                self.emit(event)
         # where attempts are judged again, plans tell which are the same: it takes milliseconds
         plans_sha256 = update.plans_sha256 if self.tiers.again else ""
         return replace(after(attempt, event), update=update, plans_sha256=plans_sha256)
@@ -272,11 +275,13 @@ class AttemptTracker:
         key = rank_key(verdict, update)
         with self._ending:
             self._insist(attempt.attempt_id)
-            self.keep(attempt.attempt_id, attempt.source, update, verdict, self.tiers.first)
             judged = Judged(self.run_id, attempt.attempt_id, verdict, round(bench_s, 4), False, key)
             finished = replace(after(attempt, judged), update=None)
             judged = replace(judged, best=best([*self.attempts, finished]) is finished)
-            self.emit(judged)
+            try:
+                self.keep(attempt.attempt_id, attempt.source, update, verdict, self.tiers.first)
+            finally:  # a receipt that finds no room on the disk hides no verdict
+                self.emit(judged)
             with self._numbering:  # after it is stored, and at no moment both finished and under way
                 self.attempts.append(finished := replace(finished, best=judged.best))
                 self._open.discard(attempt.attempt_id)

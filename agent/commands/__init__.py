@@ -22,6 +22,9 @@ Tier = Annotated[Literal["screened", "judged", "confirmed"] | None, Parameter(he
 Width = Annotated[int | None, Parameter(metavar="N", help="Candidates under way at a time.")]
 Arch = Annotated[str | None, Parameter(metavar="ARCH", help="Compile target when there is no GPU, such as sm_90.")]
 Unsandboxed = Annotated[bool | None, Parameter(help="Run candidates even if they cannot be confined.", negative="")]
+TrustTask = Annotated[
+    bool, Parameter(help="Run the task's Python that came with a merged run, as you would a program.", negative="")
+]
 Counters = Annotated[
     bool | None, Parameter(help="Have ncu count what kernels judged in full do on the GPU.", negative="")
 ]

@@ -34,7 +34,7 @@ from kerneltune.agent.record.folder import ReceiptBook, alive, receipt_path
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter, choose_view, print_note
-from kerneltune.tools.schema.codec import Json, encode, one_line, shell_word
+from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, shell_word
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Status, Verdict
@@ -219,7 +219,8 @@ class FilesView:
 
     def keep(self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: VerdictTier | None) -> None:
         """Keep a receipt."""
-        self._receipts[attempt_id] = self.book.keep(attempt_id, source, update, verdict, asked)
+        made = self._receipts[attempt_id] = self.book.made(attempt_id, source, update, verdict, asked)
+        self.book.write(attempt_id, made)  # raises on a full disk, where the verdict is shown all the same
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
@@ -282,7 +283,7 @@ class FilesView:
         yield one_line(f"{what}: {shown}; {where}")
         if end.why is StopReason.INTERRUPTED:
             yield f"interrupted: {self._total - len(files)} not judged"
-        if self.folder:
+        if self.folder and end.why is not StopReason.FAILED:
             run = shell_word(end.run_id)
             yield f"kept as run {run}; repeat one with: optimize verify {run}/NUMBER"
 
@@ -371,11 +372,21 @@ def _read(name: str, stdin: BinaryIO | None) -> "Iterator[Candidate]":
         yield from_bytes("<stdin>", (stdin or sys.stdin.buffer).read(MAX_SOURCE_BYTES + 1))
         return
     path = Path(name).expanduser()
-    files = _python_files(path) if path.is_dir() else [path]
+    if not path.is_dir():
+        yield _candidate(path)
+        return
+    files = _python_files(path)
     if not files:
         raise UsageError(f"no .py file in the folder {name}")
     for file in files:
-        yield _candidate(file)
+        yield _candidate(file) if leads_within(path, file) else _candidate_elsewhere(file)
+
+
+def _candidate_elsewhere(link: Path) -> "Candidate":
+    """Whoever made the folder may have meant a file of ours, which would be judged, kept, and told to a model."""
+    from kerneltune.tools.evaluator import Candidate
+
+    return Candidate(str(link), "", "a link that leads out of its folder is not followed; name the file itself")
 
 
 def _python_files(folder: Path) -> list[Path]:

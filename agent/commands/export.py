@@ -171,7 +171,7 @@ def export(
 
     require_record(settings.runs_dir)
     started = time.perf_counter()
-    with Store.open(settings.runs_dir) as store:
+    with Store.open(settings.runs_dir, to_look=True) as store:
         recipe = _recipe(request, store)
         written, manifest = _written(request, recipe, store)
     seconds, rows = time.perf_counter() - started, sum(written.counts().values())

@@ -13,7 +13,7 @@ from rich.text import Text
 from kerneltune.agent.commands import AsJson
 from kerneltune.agent.commands.tasks import CheckedTask, checked_task, print_check
 from kerneltune.agent.view.output import standard_page
-from kerneltune.tools.schema.codec import one_line, shell_word
+from kerneltune.tools.schema.codec import one_line, read_file, shell_word
 from kerneltune.tools.schema.errors import TaskError, UsageError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _parts(source: str | None) -> "tuple[CodeParts, str, Path | None]":
     file, _, name = source.rpartition(":") if ":" in source else (source, "", "")
     path = Path(os.path.expanduser(file))  # Path.expanduser raises for a ~ of nobody; this reads nothing there
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_file(path).decode("utf-8-sig")
     except OSError as error:
         raise TaskError(f"{file} cannot be read: {error.strerror}{_near(path)}") from error
     except UnicodeDecodeError as error:

@@ -39,6 +39,7 @@ from kerneltune.agent.commands.session import (
     ended,
     run_started,
     session,
+    stored_task,
     warn,
     workshop,
 )
@@ -50,12 +51,14 @@ from kerneltune.agent.events import (
     Proposed,
     Reflected,
     Replied,
+    RunEnded,
     RunPaused,
     RunResumed,
     RunStarted,
     RunStopping,
     UntilEnded,
     Warned,
+    attempts_of,
     fan_out,
 )
 from kerneltune.agent.loop import Run, optimize
@@ -71,9 +74,10 @@ from kerneltune.agent.view.live import gpu_samples
 from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidate
 from kerneltune.tools.languages.ptx.ir import PtxError
 from kerneltune.tools.languages.ptx.loader import PtxLaunchError, language_of
+from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.sandbox.workers import Workers
-from kerneltune.tools.schema.codec import Json, encode, shell_word
-from kerneltune.tools.schema.errors import GpuLost, TaskError, UsageError
+from kerneltune.tools.schema.codec import Json, encode, read_file, shell_word
+from kerneltune.tools.schema.errors import GpuLost, UsageError
 from kerneltune.tools.schema.gpus import arch_number
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.task.load import TaskFile, find_task
@@ -178,7 +182,7 @@ def _counts(run: RunSummary, where: Where) -> bool:
 
 def _file(path: Path) -> StartingPoint:
     try:
-        return StartingPoint(path.read_text(), str(path), is_ptx=path.suffix == ".ptx")
+        return StartingPoint(read_file(path).decode(), str(path), is_ptx=path.suffix == ".ptx")
     except UnicodeDecodeError as error:
         raise UsageError(f"--from {path}: it is no UTF-8 text") from error
     except OSError as error:
@@ -279,7 +283,7 @@ class ReplayAuthor:
 
     def __init__(self, tracker: AttemptTracker, name: str, replayed: Sequence[Attempt]) -> None:
         self.name, self._tracker = name, tracker
-        done = {attempt.source: attempt.attempt_id for attempt in tracker.attempts}
+        done = {attempt.source: attempt.attempt_id for attempt in (*tracker.attempts, *tracker.left)}
         self._ids = {a.attempt_id: done[a.source] for a in replayed if a.source in done}
         self._left = sorted((a for a in replayed if a.attempt_id not in self._ids), key=lambda a: a.number)
 
@@ -600,15 +604,18 @@ def resume_run(
     show: Emit,
     controls: Controls | None = None,
     warming: Workers | None = None,
+    *,
+    task: str | None = None,
+    trust_task: bool = False,
 ) -> RunOutcome:
     """Go on with a stored run: same task, seed and limits. Flags change the limits, and what the run has reached gives
-    way; but the limit of cost counts all processes and stays until `--max-cost` changes it."""
-    with Store.open(settings.runs_dir) as store:
+    way; but the limit of cost counts all processes and stays until `--max-cost` changes it. `task`: its file's new
+    place; `trust_task`: the source that the record holds may run."""
+    with Store.open(settings.runs_dir) as store, ScratchFolder() as scratch:
         event, events = _stored(store, run_id)
         attempts = store.attempts(event.run_id)
-        task_file = find_task(str(event.machine.get("task_path") or event.task))
-        if task_file.sha256 != event.task_sha256:
-            raise TaskError(f"{task_file.path} has changed since run {event.run_id}; start a new run with --task")
+        came = None if trust_task else store.merged_from(event.run_id)
+        task_file, _ = stored_task(event, task, scratch, merged_from=came, of_record=trust_task)
         settings = limits_as_then(_as_then(settings, event), event, attempts)
         named_start = None if attempts else checked(settings.from_, store, task_file)
         with (
@@ -675,6 +682,18 @@ def _stored(store: Store, run_id: str) -> tuple[RunStarted, list[Event]]:
     return event, events
 
 
+def _left(events: Sequence[Event]) -> list[Attempt]:
+    """The attempts that earlier processes were killed or interrupted over, by number. Where the time was up, what was
+    still being compiled was let go of."""
+    begun: set[str] = set()
+    for event in events:
+        if isinstance(event, Proposed):
+            begun.add(event.attempt_id)
+        elif isinstance(event, RunEnded) and event.why is StopReason.TIME:
+            begun.clear()
+    return [a for a in attempts_of(events) if a.verdict is None and a.attempt_id in begun]
+
+
 def _drive(started: Started) -> RunOutcome:
     """Let the author work; whatever ends it, the end is an event and the best kernel is on disk."""
     event, opened, settings, limits = started.event, started.opened, started.settings, started.limits
@@ -691,7 +710,7 @@ def _drive(started: Started) -> RunOutcome:
         event.run_id, opened.task, opened.tools, emit, started.attempts, started.next_number,
         tiers=tiers(opened.gpu is not None, settings.tier, confirm=settings.confirm),
         keep=opened.receipts(settings.runs_dir / event.run_id).keep,
-        place=opened.workshop.place,
+        place=opened.workshop.place, left=_left(started.events),
     )  # fmt: skip
     listen(controls, tracker, opened, limits, show)
     begun_s, why = controls.clock_s, StopReason.FAILED
@@ -713,9 +732,11 @@ def _drive(started: Started) -> RunOutcome:
             emit(
                 Warned(event.run_id, f"limits raised during the run: {_raised(limits, limits.raised(controls.raises))}")
             )
-        leader = tracker.best
-        path = write_best(settings.runs_dir / event.run_id, leader, event, tracker.task) if leader else None
-        tracker.emit(ended(tracker, why, round(controls.clock_s - begun_s, 3), path))
+        leader, path = tracker.best, None
+        try:
+            path = write_best(settings.runs_dir / event.run_id, leader, event, tracker.task) if leader else None
+        finally:
+            tracker.emit(ended(tracker, why, round(controls.clock_s - begun_s, 3), path))
     return RunOutcome(event.run_id, event.task, why, leader, path)
 
 

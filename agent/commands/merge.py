@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from kerneltune.agent.commands import AsJson, RunsDir
-from kerneltune.agent.record.folder import RECEIPTS, write_whole
+from kerneltune.agent.record.folder import RECEIPTS, make_private, write_whole
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter, say
-from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.codec import encode, read_file
 from kerneltune.tools.schema.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def _merged(other: Path, ours: "Store", *, dry_run: bool) -> "MergedFile":
 
     try:
         with opened_other(other, ours.path) as source:
-            found = merge_record(ours, source, dry_run=dry_run, progress=_progress(other, count_events(source)))
+            progress = _progress(other, count_events(source))
+            found = merge_record(ours, source, name=str(other.absolute()), dry_run=dry_run, progress=progress)
         copied = _copy_files(database_at(other).parent, ours.path.parent, found, dry_run=dry_run)
         return MergedFile(str(other), found, copied)
     except StoreError as error:
@@ -119,7 +120,7 @@ def _copy_files(theirs: Path, ours: Path, found: "Merged", *, dry_run: bool) -> 
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    if folder.is_symlink() or not folder.is_dir():
+    if folder.is_symlink() or (folder / RECEIPTS).is_symlink() or not folder.is_dir():
         return
     for path in (folder / "best.py", *sorted((folder / RECEIPTS).glob("[0-9]*.json"))):
         if path.is_file() and not path.is_symlink():
@@ -128,8 +129,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _copy(source: Path, target: Path) -> None:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(target, source.read_bytes())
+        make_private(target.parent)
+        write_whole(target, read_file(source))
     except OSError as error:
         raise StoreError(f"{source} cannot be copied to {target}: {error.strerror}; the record is merged") from error
 

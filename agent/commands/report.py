@@ -19,7 +19,7 @@ from kerneltune.agent.report.page import run_page
 from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view.output import LineWriter, say
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, parsed, read_file
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.verdict import versions
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from kerneltune.agent.record.trajectory import Trajectory
 
 SCHEMA_VERSION = 1
-_MOST_OF_A_RECEIPT = 50_000_000  # bytes
 _STDOUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 _NOT_READ = "No receipt of an accepted attempt exists"
 
@@ -105,7 +104,7 @@ def write_report(
     require_record(runs_dir)
     if output is not None and output.is_dir():
         raise UsageError(f"{output} is a folder; name a file in it: -o {output / 'report.html'}")
-    with Store.open(runs_dir) as store:
+    with Store.open(runs_dir, to_look=True) as store:
         page = _suite_page(store, runs) if suite or len(runs) > 1 else _run_page(store, runs[0])
     data = page.html.encode("utf-8", "replace")
     if to_stdout:
@@ -208,9 +207,7 @@ def _receipt(path: Path, best: "Attempt") -> tuple[Json, str]:
 
 
 def _read(path: Path) -> Json:
-    if path.stat().st_size > _MOST_OF_A_RECEIPT:
-        raise ValueError("too large for a receipt")
-    return jsonlib.loads(path.read_text())
+    return parsed(read_file(path).decode())
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -220,9 +217,10 @@ def _write(path: Path, data: bytes) -> None:
                 file.write(data)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path.resolve(), data)  # a link stays a link
+            write_whole(path.resolve(), data, 0o666)  # a link stays a link; a page is made to be shown
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
-        raise StoreError(f"the report {path} cannot be written: {getattr(error, 'strerror', error)}") from error
+        why = getattr(error, "strerror", error)
+        raise StoreError(f"the report {path} cannot be written: {why}; -o names another place") from error
 
 
 def _is_special(path: Path) -> bool:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from kerneltune.agent.commands import Arch, AsLines, Counters, RunsDir, Task, Tier, Unsandboxed, Width
+from kerneltune.agent.commands import Arch, AsLines, Counters, RunsDir, Task, Tier, TrustTask, Unsandboxed, Width
 from kerneltune.agent.models.providers import SPELLINGS
 from kerneltune.agent.models.types import Effort
 from kerneltune.agent.settings import Environment, Language, Settings, Strategy, chosen_settings, environment
 from kerneltune.tools.schema.codec import shell_word
-from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from kerneltune.agent.commands.lifecycle import RunOutcome
@@ -35,6 +35,7 @@ def run(
             help="Go on with this run, or the only one whose id starts so.",
         ),
     ] = None,
+    trust_task: Annotated[TrustTask, Parameter(group=_WHAT)] = False,
     model: Annotated[
         str | None,
         Parameter(
@@ -120,18 +121,27 @@ def run(
 ) -> int:
     """Optimise a task: write kernels, trace, compile, check, time and rank them, and store every attempt."""
     given = locals()
-    if not (json or plain) and all(value is None for name, value in given.items() if name not in ("json", "plain")):
+    flags = ("json", "plain", "trust_task")
+    if not (json or plain or trust_task) and all(value is None for name, value in given.items() if name not in flags):
         from kerneltune.agent.commands.first_page import print_first_page
 
         print_first_page(chosen_settings({}), environment())
         return 0
-    if (task is None) == (resume is None):
-        raise UsageError("give either --task or --resume, not both" if task else "give --task NAME, or --resume RUN")
-    return _run_shown(task, resume, chosen_settings(given), environment(), json=json, plain=plain)
+    if resume is None and (task is None or trust_task):
+        raise UsageError("--trust-task is for --resume RUN" if task else "give --task NAME, or --resume RUN")
+    settings = chosen_settings(given)
+    return _run_shown(task, resume, settings, environment(), json=json, plain=plain, trust_task=trust_task)
 
 
 def _run_shown(
-    task: str | None, resume: str | None, settings: Settings, environment: Environment, *, json: bool, plain: bool
+    task: str | None,
+    resume: str | None,
+    settings: Settings,
+    environment: Environment,
+    *,
+    json: bool,
+    plain: bool,
+    trust_task: bool,
 ) -> int:
     """Run or resume, shown in the way that fits whoever looks; returns the exit code."""
     from kerneltune.agent.attempt import Controls, StopReason
@@ -144,18 +154,26 @@ def _run_shown(
     if task is not None:
         find_task(task)  # a misspelt task should not clear the screen first
     controls = Controls()
-    with open_view(choice, controls) as view:
-        if choice.kind == "live":
-            view(Note("", "starting", task or f"going on with {resume}"))
-        from kerneltune.tools.sandbox import workers
+    view = open_view(choice, controls)
+    try:
+        with view:
+            if choice.kind == "live":
+                view(Note("", "starting", f"going on with {resume}" if resume else str(task)))
+            from kerneltune.tools.sandbox import workers
 
-        with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as warming:
-            from kerneltune.agent.commands.lifecycle import resume_run, run_task
+            with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as warming:
+                from kerneltune.agent.commands.lifecycle import resume_run, run_task
 
-            if task is not None:
-                outcome = run_task(task, settings, environment, view, controls, warming)
-            else:
-                outcome = resume_run(str(resume), settings, environment, view, controls, warming)
+                if resume is None:
+                    outcome = run_task(str(task), settings, environment, view, controls, warming)
+                else:
+                    outcome = resume_run(
+                        resume, settings, environment, view, controls, warming, task=task, trust_task=trust_task
+                    )
+    except StoreError:
+        if choice.kind != "json" and view.state.ended:  # what was reached is shown, whatever the disk says
+            close_view(choice, view, [])
+        raise
     close_view(choice, view, _next_commands(outcome))
     if json and outcome.why is StopReason.INTERRUPTED:  # the other views end in what to type next
         say(f"optimize: interrupted; go on with: optimize --resume {shell_word(outcome.run_id)}")

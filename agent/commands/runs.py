@@ -44,7 +44,7 @@ def runs(
     from kerneltune.agent.record.query import Filter
     from kerneltune.agent.record.store import Store
 
-    with Store.open(settings.runs_dir) as store:
+    with Store.open(settings.runs_dir, to_look=True) as store:
         found = store.runs(Filter(task, model, verdict, min_speedup, limit))
         any_stored = bool(found or store.runs(Filter(limit=1)))
     if json:

@@ -3,6 +3,7 @@ and the last event of what it stores as a run."""
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import secrets
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Emit, Note, RunEnded, RunStarted, Warned
-from kerneltune.agent.record.folder import ReceiptBook
+from kerneltune.agent.record.folder import ReceiptBook, is_plain
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.tracker import AttemptTracker, Place
 from kerneltune.tools.backends import gpu_info
@@ -33,7 +34,7 @@ from kerneltune.tools.schema.gpus import DEFAULT_ARCH, ceilings_path, load_ceili
 from kerneltune.tools.schema.messages import BASELINES, Baselines, Open, Opened
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import PROTOCOL_VERSION, Tier, evaluator_sha256, versions
-from kerneltune.tools.task.load import TaskFile
+from kerneltune.tools.task.load import TaskFile, builtin_names, find_task, read_task
 from kerneltune.tools.update import UpdateLimits, Updater
 
 DESCRIBE_TIMEOUT_S = 120.0
@@ -327,4 +328,84 @@ def ended(tracker: AttemptTracker, why: StopReason, elapsed_s: float, best_path:
         best_attempt_id=leader.attempt_id if leader else None,
         best_path=str(best_path) if best_path else None,
         elapsed_s=elapsed_s,
+    )
+
+
+# The task of a stored run --------------------------------------------------------------------------------------------
+
+
+def stored_task(
+    run: RunStarted, given: str | None, scratch: Path, *, merged_from: str | None = None, of_record: bool = True
+) -> tuple[TaskFile, tuple[str, ...]]:
+    """The task of `run`, and what is different about it: of `given` (a name or path) if that is the same, of its old
+    place, or, where `of_record` allows it, of the record. A file made from the record lies in `scratch`.
+
+    Of a run that was `merged_from` another database somebody else chose place and source: neither is used, but the
+    built-in task is that is the same. Raises TaskError when none of them is that task."""
+    if given is not None:
+        return _same(find_task(given), run), ()
+    places = [str(run.machine.get("task_path") or ""), run.task]
+    if merged_from is not None:
+        places = [run.task] if run.task in builtin_names() else []
+    for place in places:
+        found = _at(place)
+        if found is not None and found.sha256 == run.task_sha256:
+            return found, ()
+    if merged_from is not None:
+        raise TaskError(_foreign(run, merged_from))
+    whole = hashlib.sha256(run.task_source.encode()).hexdigest() == run.task_sha256
+    if of_record and (whole or _was_builtin(run)):
+        return _from_record(run, scratch), () if whole else (_without_held_out(run),)
+    raise TaskError(_changed(run))
+
+
+def _foreign(run: RunStarted, merged_from: str) -> str:
+    return (
+        f"run {run.run_id} came by a merge of {merged_from}, and the Python of its task, which `optimize report "
+        f"{run.run_id}` shows, is not run unasked: --trust-task runs it; verify and --resume also take the same file "
+        "from --task"
+    )
+
+
+def _was_builtin(run: RunStarted) -> bool:
+    folder = Path(str(run.machine.get("task_path") or "")).parent
+    return folder.parts[-2:] == ("tools", "tasks") and run.task in builtin_names()
+
+
+def _at(place: str) -> TaskFile | None:
+    try:
+        return find_task(place) if place else None
+    except TaskError:
+        return None
+
+
+def _same(found: TaskFile, run: RunStarted) -> TaskFile:
+    if found.sha256 == run.task_sha256:
+        return found
+    raise TaskError(
+        f"{found.path} is not the task of run {run.run_id}: "
+        f"its sha256 is {found.sha256[:12]}, not {run.task_sha256[:12]}"
+    )
+
+
+def _from_record(run: RunStarted, scratch: Path) -> TaskFile:
+    if not is_plain(run.task):  # a record that was not made here, and not merged either
+        raise TaskError(f"run {run.run_id} names its task {run.task!r:.60}, which is no name of a file")
+    path = scratch / f"{run.task}.py"
+    path.write_bytes(run.task_source.encode())
+    return read_task(path)
+
+
+def _without_held_out(run: RunStarted) -> str:
+    return (
+        f"task: the built-in {run.task} has changed since; the source that the run kept is used, which has none of its "
+        "held-out cases"
+    )
+
+
+def _changed(run: RunStarted) -> str:
+    path = run.machine.get("task_path") or f"{run.task}.py"
+    return (
+        f"the task of run {run.run_id} was {path} with sha256 {run.task_sha256[:12]}; it has changed or is gone. "
+        "Restore it, or pass --task with the same file's new place"
     )

@@ -7,7 +7,6 @@ import difflib
 import json as jsonlib
 import re
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kerneltune.agent.attempt import Attempt, GivenFile, RunStart, point_of
-from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, Verdict
+from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, TrustTask, Verdict
 from kerneltune.agent.events import RunStarted, Updated, Verified
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.agent.record.folder import folder_of, receipt_path
@@ -40,7 +39,7 @@ from kerneltune.agent.view.output import (
     standard_page,
 )
 from kerneltune.tools.reflect import evidence_in_words
-from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line, read_file
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.plan import Kernel, Plan
 from kerneltune.tools.schema.sass import (
@@ -58,6 +57,7 @@ from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status
 if TYPE_CHECKING:
     from kerneltune.agent.commands.session import Workshop
     from kerneltune.agent.record.store import Store
+    from kerneltune.tools.task.load import TaskFile
     from kerneltune.tools.update import Artefact, KernelCompiler
 
 _MOST_PTX_LINES = 8_000  # of two texts that are compared: the time grows with their product
@@ -94,6 +94,7 @@ def show(
     receipt: Annotated[bool, Parameter(help="Only the receipt.", negative="")] = False,
     sass: Annotated[bool, Parameter(help="Only its instructions, with source lines, counted.", negative="")] = False,
     ptx: Annotated[bool, Parameter(help="Only the PTX that its kernels are assembled from.", negative="")] = False,
+    trust_task: TrustTask = False,
     against: Annotated[
         str | None,
         Parameter(metavar="ATTEMPT", help="With --sass or --ptx: what differs from this one."),
@@ -116,7 +117,7 @@ def show(
     if against is not None and not parts.is_compiled:
         raise UsageError("--against compares what two attempts compile to: give --sass or --ptx with it")
     page = standard_page(colour=choose_view(environment(), is_terminal=sys.stdout.isatty()).colour)
-    with Store.open(settings.runs_dir) as store:
+    with Store.open(settings.runs_dir, to_look=True) as store:
         if "/" not in name and not parts.of_attempt:
             _show_run(store, store.find_run(name), parts, wanted, page, json=json)
             return 0
@@ -124,7 +125,7 @@ def show(
             raise UsageError("--verdict and --min-speedup choose attempts of a run: give them with a run's id alone")
         attempt_id = store.find_attempt_id(name)
         if parts.is_compiled:
-            _show_compiled(store, attempt_id, parts, settings, page, json=json)
+            _show_compiled(store, attempt_id, parts, settings, page, json=json, trust_task=trust_task)
         else:
             _show_attempt(store, attempt_id, parts, page, json=json)
     return 0
@@ -166,7 +167,7 @@ def _show_run(store: "Store", run_id: str, parts: Parts, wanted: Filter, page: P
     best = folder_of(store.path.parent, run_id) / "best.py"
     run = store.load_trajectory(run_id)
     attempts = [a for a in run.attempts if wanted.passes([a.status], a.speedup)]
-    about = (run.run, summary, str(best) if best.is_file() else None)
+    about = (run.run, summary, str(best) if best.is_file() else None, store.merged_from(run_id))
     if json:
         told = _run_json(*about) | {"attempts_shown": list(map(_line_json, attempts))}
         if parts.conversation:
@@ -198,14 +199,14 @@ def _show_attempt(store: "Store", attempt_id: str, parts: Parts, page: Page, *, 
 
 
 def _show_compiled(
-    store: "Store", attempt_id: str, parts: Parts, settings: Settings, page: Page, *, json: bool
+    store: "Store", attempt_id: str, parts: Parts, settings: Settings, page: Page, *, json: bool, trust_task: bool
 ) -> None:
     if parts.source or parts.diff or parts.receipt or parts.conversation:
         raise UsageError(
             "--sass and --ptx are shown by themselves, without --source, --diff, --receipt, --conversation"
         )
     others = [store.find_attempt_id(parts.against)] if parts.against is not None else []
-    shown, *rest = _compiled_attempts(store, [attempt_id, *others], settings)
+    shown, *rest = _compiled_attempts(store, [attempt_id, *others], settings, trust_task=trust_task)
     against = rest[0] if rest else None
     if json:
         asked = [name for name in ("sass", "ptx") if getattr(parts, name)]
@@ -231,7 +232,7 @@ def _receipt(shown: "ShownAttempt") -> str:
             f"no receipt of {shown.record.attempt_id} lies here; the machine that judged it may have it, "
             "and `optimize merge` copies receipts"
         )
-    return Path(shown.receipt_path).read_text(errors="replace")
+    return read_file(Path(shown.receipt_path)).decode(errors="replace")
 
 
 def _shown(store: "Store", attempt_id: str) -> "ShownAttempt":
@@ -276,25 +277,42 @@ def _until(store: "Store", shown: "ShownAttempt") -> Conversation:
     return replace(its, messages=its.messages[: ends[-1] + 1 if ends else None])
 
 
-def _compiled_attempts(store: "Store", attempt_ids: Sequence[str], settings: Settings) -> "list[CompiledAttempt]":
+def _compiled_attempts(
+    store: "Store", attempt_ids: Sequence[str], settings: Settings, *, trust_task: bool
+) -> "list[CompiledAttempt]":
     """Each attempt's kernels, compiled and disassembled: those of the variant that was timed. Raises StoreError for an
     attempt that has no plan, or whose plan does not compile here."""
-    from kerneltune.agent.commands.session import workshop
+    from kerneltune.agent.commands.session import stored_task, workshop
+    from kerneltune.tools.sandbox.scratch import ScratchFolder
 
     found = [store.find_attempt(attempt_id) for attempt_id in attempt_ids]
     plans = [_stored_plan(store, attempt) for _, attempt in found]  # what cannot work is said before the workers start
-    with workshop(settings, print_note) as shop:
-        return [_compiled(run, its, plan, shop) for (run, its), plan in zip(found, plans, strict=True)]
+    with ScratchFolder() as scratch:
+        tasks: list[TaskFile | None] = []
+        for (run, its), plan in zip(found, plans, strict=True):
+            came = None if trust_task else store.merged_from(run.run_id)
+            again = not _is_timed(plan, its)
+            tasks.append(stored_task(run, None, scratch, merged_from=came)[0] if again else None)
+        with workshop(settings, print_note) as shop:
+            parts = zip(found, plans, tasks, strict=True)
+            return [_compiled(run, its, plan, task, shop) for (run, its), plan, task in parts]
 
 
-def _compiled(run: RunStarted, attempt: Attempt, plan: Plan, shop: "Workshop") -> "CompiledAttempt":
-    """The plan of the variant that was timed, compiled again, confined, for the GPU of its run."""
+def _is_timed(plan: Plan, attempt: Attempt) -> bool:
+    """Whether the plan that is stored is that of the variant that was timed."""
+    return attempt.variant in ("", plan.variant)
+
+
+def _compiled(
+    run: RunStarted, attempt: Attempt, plan: Plan, task: "TaskFile | None", shop: "Workshop"
+) -> "CompiledAttempt":
+    """The plan of the variant that was timed, compiled again, confined, for the GPU of its run; traced again before
+    that, on that task, where the plan is another variant's."""
     from kerneltune.tools.update import KernelCompiler, UpdateLimits
 
     variant = attempt.variant
-    is_stored = variant in ("", plan.variant)
-    if not is_stored:
-        plan = _traced_again(run, attempt, variant, shop) or plan
+    if task is not None:
+        plan = _traced_again(run, attempt, task, shop) or plan
     kernels = list({kernel.sha256: kernel for kernel in plan.kernels}.values())
     compiling = KernelCompiler(shop.machine.compiler, run.arch, compile_s=UpdateLimits().compile_s)
     artefacts = _artefacts(attempt.attempt_id, compiling, kernels, run.arch)
@@ -311,7 +329,7 @@ def _compiled(run: RunStarted, attempt: Attempt, plan: Plan, shop: "Workshop") -
         versions_now=shop.place.versions,
         assembler=reply.assembler,
         disassembler=reply.disassembler,
-        same_cubins=judged == {a.compiled.report.cubin_sha256 for a in artefacts} if is_stored else None,
+        same_cubins=judged == {a.compiled.report.cubin_sha256 for a in artefacts} if task is None else None,
         ptx=tuple(k.text if k.language == "ptx" else its.ptx for k, its in zip(kernels, reply.kernels, strict=True)),
         facts=tuple(kernel_facts(k, a.compiled.report, plan) for k, a in zip(kernels, artefacts, strict=True)),
         sass=reply.kernels,
@@ -334,16 +352,13 @@ def _stored_plan(store: "Store", attempt: Attempt) -> Plan:
     return plan
 
 
-def _traced_again(run: RunStarted, attempt: Attempt, variant: str, shop: "Workshop") -> Plan | None:
+def _traced_again(run: RunStarted, attempt: Attempt, task: "TaskFile", shop: "Workshop") -> Plan | None:
     """The plan of another variant than the one that is stored; None where it does not come of the source here."""
     from kerneltune.agent.commands.session import session
-    from kerneltune.agent.commands.verify import stored_task
 
-    with tempfile.TemporaryDirectory(prefix="kerneltune-task-") as scratch:
-        task_file, _ = stored_task(run, None, Path(scratch))
-        with session(replace(shop, arch=run.arch), task_file) as opened:
-            plan = opened.tools.updater.update(attempt.source).judged_plan(variant)
-    return plan if plan is not None and plan.variant == variant else None
+    with session(replace(shop, arch=run.arch), task) as opened:
+        plan = opened.tools.updater.update(attempt.source).judged_plan(attempt.variant)
+    return plan if plan is not None and plan.variant == attempt.variant else None
 
 
 def _artefacts(attempt_id: str, compiling: "KernelCompiler", kernels: list[Kernel], arch: str) -> "list[Artefact]":
@@ -358,10 +373,19 @@ def _artefacts(attempt_id: str, compiling: "KernelCompiler", kernels: list[Kerne
     return [built.artefacts[kernel.sha256] for kernel in kernels]
 
 
-def _run_json(started: RunStarted, summary: RunSummary, best_path: str | None) -> dict[str, Json]:
+def _run_json(
+    started: RunStarted, summary: RunSummary, best_path: str | None, merged_from: str | None
+) -> dict[str, Json]:
     """Return the one object of --json, but for the attempts."""
     facts_of = _listed("author_why task_sha256 machine limits seed versions", started)
-    return {"type": "run", "schema_version": 1, **run_json(summary), **facts_of, "best_path": best_path}
+    return {
+        "type": "run",
+        "schema_version": 1,
+        **run_json(summary),
+        **facts_of,
+        "best_path": best_path,
+        "merged_from": merged_from,
+    }
 
 
 def _listed(names: str, of: object) -> dict[str, Json]:
@@ -381,10 +405,12 @@ def _line_json(attempt: Attempt) -> dict[str, Json]:
     }
 
 
-def _run_facts(started: RunStarted, summary: RunSummary, best_path: str | None) -> Table:
+def _run_facts(started: RunStarted, summary: RunSummary, best_path: str | None, merged_from: str | None) -> Table:
     table = facts()
     table.add_row("run", one_line(summary.run_id))
     table.add_row("task", one_line(f"{summary.task}  (sha256 {started.task_sha256[:16]})"))
+    if merged_from is not None:
+        table.add_row("came with", one_line(merged_from))
     table.add_row("author", one_line(f"{summary.author}  ({started.author_why})"))
     table.add_row("where", one_line(words.where(summary)))
     table.add_row("began", f"{summary.started:%Y-%m-%d %H:%M:%S} UTC")

@@ -3,30 +3,27 @@
 The task is found again as the very same file, or as the source that the run kept.
 """
 
-import hashlib
 import json as jsonlib
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from rich.text import Text
 
 from kerneltune.agent.attempt import GivenFile
-from kerneltune.agent.commands import Arch, AsJson, NoColour, RunsDir, Tier, Unsandboxed
+from kerneltune.agent.commands import Arch, AsJson, NoColour, RunsDir, Tier, TrustTask, Unsandboxed
 from kerneltune.agent.events import Note, RunStarted, Verified
 from kerneltune.agent.repeat import unfinished
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import Page, choose_view, columns, print_note, standard_page
+from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.codec import Json, encode, one_line
-from kerneltune.tools.schema.errors import StoreError, TaskError
+from kerneltune.tools.schema.errors import StoreError
 from kerneltune.tools.schema.verdict import Verdict
-from kerneltune.tools.task.load import TaskFile, builtin_tasks, find_task, read_task
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
@@ -54,6 +51,7 @@ def verify(
     /,
     *,
     task: Annotated[str | None, Parameter(help="The run's task file, if it lies elsewhere now.")] = None,
+    trust_task: TrustTask = False,
     tier: Tier = None,
     arch: Arch = None,
     runs_dir: RunsDir = None,
@@ -68,10 +66,10 @@ def verify(
     Exit code 0: it held; 1: it did not; 2: bad input.
     """
     settings = chosen_settings(locals())
-    from kerneltune.agent.commands.session import session, workshop
+    from kerneltune.agent.commands.session import session, stored_task, workshop
     from kerneltune.agent.record.store import Store
 
-    with Store.open(settings.runs_dir) as store, tempfile.TemporaryDirectory(prefix="kerneltune-task-") as scratch:
+    with Store.open(settings.runs_dir) as store, ScratchFolder() as scratch:
         run, found = store.find_attempt(attempt)
         if found.verdict is None:
             raise StoreError(f"attempt {found.attempt_id} never got a verdict, so there is nothing to repeat")
@@ -79,7 +77,8 @@ def verify(
             raise StoreError(
                 f"attempt {found.attempt_id} has no source that could be judged again: {found.origin.problem}"
             )
-        its_task, differs = stored_task(run, task, Path(scratch))
+        came = None if trust_task else store.merged_from(run.run_id)
+        its_task, differs = stored_task(run, task, scratch, merged_from=came)
         with workshop(settings, print_note) as shop, session(shop, its_task) as opened:
             print_note(Note("", "verifying", found.attempt_id))
             outcome = _repeat(opened, store, run, found, settings, differs)
@@ -148,64 +147,6 @@ def _differences(
         yield f"plan: {then_plan[:16]} then, {update.sha256[:16]} now (traced by other versions)"
     if verdict.variant != old.variant:
         yield f"variant: {old.variant or 'default'} then, {verdict.variant or 'default'} now"
-
-
-def stored_task(run: RunStarted, given: str | None, scratch: Path) -> tuple[TaskFile, tuple[str, ...]]:
-    """The task of `run`, and what is different about it: of `given` (a name or path) if that is the same, of its old
-    place, or of the record. A file made from the record lies in `scratch`. Raises TaskError when none of them is that
-    task."""
-    if given is not None:
-        return _same(find_task(given), run), ()
-    for place in (str(run.machine.get("task_path") or ""), run.task):
-        found = _at(place)
-        if found is not None and found.sha256 == run.task_sha256:
-            return found, ()
-    whole = hashlib.sha256(run.task_source.encode()).hexdigest() == run.task_sha256
-    if whole or _was_builtin(run):
-        return _from_record(run, scratch), () if whole else (_without_held_out(run),)
-    raise TaskError(_changed(run))
-
-
-def _was_builtin(run: RunStarted) -> bool:
-    folder = Path(str(run.machine.get("task_path") or "")).parent
-    return folder.parts[-2:] == ("tools", "tasks") and run.task in {task.name for task in builtin_tasks()}
-
-
-def _at(place: str) -> TaskFile | None:
-    try:
-        return find_task(place) if place else None
-    except TaskError:
-        return None
-
-
-def _same(found: TaskFile, run: RunStarted) -> TaskFile:
-    if found.sha256 == run.task_sha256:
-        return found
-    raise TaskError(
-        f"{found.path} is not the task of run {run.run_id}: "
-        f"its sha256 is {found.sha256[:12]}, not {run.task_sha256[:12]}"
-    )
-
-
-def _from_record(run: RunStarted, scratch: Path) -> TaskFile:
-    path = scratch / f"{run.task}.py"
-    path.write_bytes(run.task_source.encode())
-    return read_task(path)
-
-
-def _without_held_out(run: RunStarted) -> str:
-    return (
-        f"task: the built-in {run.task} has changed since; the source that the run kept is used, which has none of its "
-        "held-out cases"
-    )
-
-
-def _changed(run: RunStarted) -> str:
-    path = run.machine.get("task_path") or f"{run.task}.py"
-    return (
-        f"the task of run {run.run_id} was {path} with sha256 {run.task_sha256[:12]}; it has changed or is gone. "
-        "Restore it, or pass --task with the same file's new place"
-    )
 
 
 _SHOWN_VERSIONS = ("kerneltune", "torch", "triton", "python")

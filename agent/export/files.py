@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kerneltune.agent.export.base import Feature, Format, Row
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, parsed, read_file
 from kerneltune.tools.schema.errors import StoreError, UsageError
 
 FileType = Literal["parquet", "jsonl"]
@@ -254,7 +254,7 @@ def _check_free(target: Path, *, overwrite: bool) -> None:
 
 def _is_export(folder: Path) -> bool:
     try:
-        found: Json = json.loads((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError):
+        found = parsed(read_file(folder / MANIFEST).decode())
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and "kerneltune_export" in found

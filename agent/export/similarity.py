@@ -14,6 +14,7 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Literal
 
+from kerneltune.tools.schema.codec import leads_within
 from kerneltune.tools.schema.errors import UsageError
 
 JACCARD = 0.8
@@ -350,16 +351,20 @@ def _function_name(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MOST_BYTES)
+
+
 def load_problems(folder: Path) -> list[tuple[str, str]]:
     """Names and sources of the problems in a folder and those below it: every Python file that defines a Model, as
     KernelBench's do. Raises UsageError when there is none, or the folder cannot be read."""
     if not folder.is_dir():
         raise UsageError(f"no folder {str(folder)!r}: wanted one with benchmark problems, such as KernelBench's")
     try:
-        paths = sorted(p for p in folder.rglob("*.py") if p.is_file())[:_MOST_FILES]
+        paths = sorted(p for p in folder.rglob("*.py") if p.is_file() and leads_within(folder, p))[:_MOST_FILES]
         read = [
-            (p.relative_to(folder).with_suffix("").as_posix(), p.read_bytes()[:_MOST_BYTES].decode(errors="replace"))
-            for p in paths
+            (p.relative_to(folder).with_suffix("").as_posix(), _beginning(p).decode(errors="replace")) for p in paths
         ]
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from error

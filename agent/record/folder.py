@@ -66,6 +66,14 @@ def folder_of(runs_dir: Path, run_id: str) -> Path:
     return runs_dir / (run_id if is_plain(run_id) else "strange-id")
 
 
+def make_private(folder: Path) -> None:
+    """Make a run's folder or one in it, and what is missing above, for this user alone: what people and models wrote
+    lies there. Raises OSError."""
+    if not folder.parent.is_dir():
+        make_private(folder.parent)
+    folder.mkdir(0o700, exist_ok=True)
+
+
 @contextlib.contextmanager
 def alive(run_folder: Path) -> Iterator[None]:
     """Hold the run for the length of a block. Raises StoreError when it is held already, or the folder may not be
@@ -87,8 +95,8 @@ def alive(run_folder: Path) -> Iterator[None]:
 def _opened(run_folder: Path) -> int | None:
     path = run_folder / PROCESS
     try:
-        run_folder.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | _SAFELY, 0o666)
+        make_private(run_folder)
+        return os.open(path, os.O_RDWR | os.O_CREAT | _SAFELY, 0o600)
     except OSError as error:
         if error.errno in _REFUSED:
             raise StoreError(f"{path} cannot be written: {error.strerror}") from error
@@ -154,25 +162,30 @@ class ReceiptBook:
         self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
     ) -> dict[str, Json]:
         """Make the receipt of the verdict that counts, and write it. Raises StoreError when it cannot be written."""
-        made = self._made(attempt_id, source, update, verdict, asked)
+        made = self.made(attempt_id, source, update, verdict, asked)
+        self.write(attempt_id, made)
+        return made
+
+    def write(self, attempt_id: str, made: dict[str, Json]) -> None:
+        """Write what was made, if there is a folder. Raises StoreError."""
         if self._folder is not None:
             _write(receipt_path(self._folder, attempt_id), made)
-        return made
 
     def keep_again(
         self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
     ) -> tuple[dict[str, Json], Path]:
         """The same for a later verification, which gets a file of its own: 3.verify-1.json, 3.verify-2.json, …"""
-        made = self._made(attempt_id, source, update, verdict, asked)
+        made = self.made(attempt_id, source, update, verdict, asked)
         first = receipt_path(self._folder or Path(), attempt_id)
         taken = len(list(first.parent.glob(f"{first.stem}.verify-*.json")))
         path = first.with_name(f"{first.stem}.verify-{taken + 1}.json")
         _write(path, made)
         return made, path
 
-    def _made(
+    def made(
         self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
     ) -> dict[str, Json]:
+        """Make a receipt."""
         from kerneltune.tools.receipt import receipt  # brings numpy; `optimize show` only asks where a receipt lies
 
         return receipt(
@@ -194,17 +207,18 @@ def receipt_path(run_folder: Path, attempt_id: str) -> Path:
 
 def _write(path: Path, made: dict[str, Json]) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         write_whole(path, (json.dumps(made, indent=1, allow_nan=False) + "\n").encode())
     except OSError as error:
         raise StoreError(f"the receipt {path} cannot be written: {error.strerror}") from error
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write beside `path`, then put it in its place; nothing is left beside it when that fails. Raises OSError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(data)
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _SAFELY, mode), "wb") as file:
+            file.write(data)
         beside.replace(path)
     finally:
         with contextlib.suppress(OSError):
@@ -215,11 +229,14 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_best(folder: Path, attempt: Attempt, run: RunStarted, task: TaskSpec) -> Path:
-    """Write `folder`/best.py atomically and return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `folder`/best.py atomically and return its path. Raises StoreError when it cannot be written."""
     path = folder / "best.py"
     source = attempt.source.removeprefix("\ufeff")  # legal at the start of a file only
-    write_whole(path, (header(attempt, run, task) + source).encode())
+    try:
+        make_private(folder)
+        write_whole(path, (header(attempt, run, task) + source).encode())
+    except OSError as error:
+        raise StoreError(f"the best kernel {path} cannot be written: {error.strerror}") from error
     return path
 
 

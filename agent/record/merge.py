@@ -5,21 +5,20 @@ A run that both have must be the same run: what one has more may only come after
 several machines may have judged an attempt again, and all of them are kept.
 
 The other database is not trusted. It is only read, through the strict decoder, a bounded part at a time; each event
-must have the digest that it claims, and what becomes the name of a file must be one plain word.
+must have the digest that it claims and be about an attempt of its own run, and what becomes the name of a file must be
+one plain word. A run that came is marked as such in ours: the Python of its task is not run unasked.
 """
 
 import contextlib
 import os
-import shutil
 import sqlite3
-import tempfile
-import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from kerneltune.agent.events import Event, RunStarted
+from kerneltune.agent.events import Event, OfAttempt, RunStarted
 from kerneltune.agent.record.folder import is_plain
 from kerneltune.agent.record.store import (
     BUSY_TIMEOUT_MS,
@@ -28,11 +27,14 @@ from kerneltune.agent.record.store import (
     VERSION,
     Contradiction,
     Store,
+    bound,
     convert,
+    copied,
     digest_of,
     read_events,
     version,
 )
+from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.errors import StoreError
 
 _PAGE_EVENTS = 200  # read at a time
@@ -78,14 +80,20 @@ Progress = Callable[[Merged, int], None]  # what has come so far, and how many e
 
 
 def merge(
-    ours: Store, other: Path, *, dry_run: bool = False, progress: Progress = lambda so_far, events: None
+    ours: Store,
+    other: Path,
+    *,
+    name: str = "",
+    dry_run: bool = False,
+    progress: Progress = lambda so_far, events: None,
 ) -> Merged:
     """Bring what `other` (a path of `opened_other`) has and `ours` lacks into `ours`, each run in one transaction.
-    Raises StoreError when a file cannot be read or written."""
+    `name`: what a person calls the other one, which is noted of the runs that came. Raises StoreError when a file
+    cannot be read or written."""
     total, seen = Merged(), 0
     with _kept(f"merging {other} into {ours.path}"), _connected(other) as theirs:
         for (run_id,) in theirs.execute("SELECT run_id FROM runs ORDER BY seq").fetchall():
-            found, events = _run(ours, theirs, run_id, dry_run=dry_run)
+            found, events = _run(ours, theirs, run_id, name or str(other), dry_run=dry_run)
             total, seen = total.and_(found), seen + events
             progress(total, seen)
     return total
@@ -106,7 +114,7 @@ FROM events AS e LEFT JOIN verifications AS v ON v.seq = e.seq WHERE e.run_id = 
 """
 
 
-def _run(ours: Store, theirs: sqlite3.Connection, run_id: object, *, dry_run: bool) -> tuple[Merged, int]:
+def _run(ours: Store, theirs: sqlite3.Connection, run_id: object, name: str, *, dry_run: bool) -> tuple[Merged, int]:
     """Merge one run; and how many events it has there."""
     if not isinstance(run_id, str) or not is_plain(run_id):
         return Merged(clashes=(Clash(str(run_id), _STRANGE),)), 0
@@ -119,12 +127,15 @@ def _run(ours: Store, theirs: sqlite3.Connection, run_id: object, *, dry_run: bo
         return Merged(same=(run_id,)), len(there)
     if here and not _one_extends_the_other(here, there):
         return Merged(clashes=(Clash(run_id, _CLASH),)), len(there)
-    if not dry_run:
-        try:
-            ours.write_all(_checked(theirs, lacking))
-        except (Contradiction, _Damaged) as error:
-            why = f"contradicts what is stored, or is damaged ({error})"
-            return Merged(clashes=(Clash(run_id, why),)), len(there)
+    try:
+        events = _checked(theirs, lacking)
+        if dry_run:
+            deque(events, maxlen=0)
+        else:
+            ours.write_all(events, name)
+    except (Contradiction, _Damaged) as error:
+        why = f"contradicts what is stored, or is damaged ({error})"
+        return Merged(clashes=(Clash(run_id, why),)), len(there)
     proposed = sum(kind == "proposed" for digest, _, kind, _ in there if digest not in known)
     new, extended = ((), (run_id,)) if here else ((run_id,), ())
     return Merged(new, extended, events=len(lacking), attempts=proposed), len(there)
@@ -149,6 +160,8 @@ def _checked(theirs: sqlite3.Connection, lacking: Sequence[tuple[str, int]]) -> 
                 raise _Damaged(f"event {seq} is not what its digest says")
             if isinstance(event, RunStarted) and not is_plain(event.task):
                 raise _Damaged(f"its task {event.task!r:.60} is no plain name")
+            if isinstance(event, OfAttempt) and event.attempt_id.rpartition("/")[0] != event.run_id:
+                raise _Damaged(f"event {seq} is about {event.attempt_id!r:.80}, which is no attempt of this run")
             yield event
 
 
@@ -175,9 +188,9 @@ def opened_other(given: Path, ours: Path) -> Iterator[Path]:
         raise StoreError(f"{path}: {'no such file' if not path.exists() else 'not a file'}")
     if ours.exists() and os.path.samefile(path, ours):
         raise StoreError(f"{path} is the database of this runs directory itself")
-    with tempfile.TemporaryDirectory(prefix=".merge-", dir=ours.parent) as scratch:  # where there has to be room anyway
+    with ScratchFolder(ours.parent) as scratch:  # where there has to be room anyway
         with _one_line(str(path)):
-            source = _current(path, Path(scratch))
+            source = _current(path, scratch)
         yield source
 
 
@@ -191,7 +204,7 @@ def _current(path: Path, scratch: Path) -> Path:
     with _connected(source) as connection:
         found = version(connection, path)
         names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if found is None or not names >= _TABLES:
+        if found is None or not names >= _TABLES or _computes(connection):
             raise StoreError(f"{path} is not a database of kerneltune's")
         if (problem := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise StoreError(f"{path} is damaged: {' '.join(str(problem).split())}")
@@ -199,9 +212,17 @@ def _current(path: Path, scratch: Path) -> Path:
             return source
         copy = scratch / "converted.db"
         with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as target:
+            bound(target)
             connection.backup(target)
             convert(target)
     return copy
+
+
+def _computes(connection: sqlite3.Connection) -> bool:
+    """Whether a column is computed when it is read, as none of ours is: a few bytes of a file may become any number."""
+    columns = "sqlite_master AS t JOIN pragma_table_xinfo(t.name) AS c ON t.type = 'table'"
+    found = f"SELECT 1 FROM {columns} WHERE c.hidden LIMIT 1"
+    return connection.execute(found).fetchone() is not None
 
 
 def _readable(path: Path, scratch: Path) -> Path:
@@ -211,11 +232,7 @@ def _readable(path: Path, scratch: Path) -> Path:
             connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
             return path
         except sqlite3.OperationalError:
-            copy = scratch / FILE_NAME
-    for end in ("", "-wal"):
-        if (part := Path(f"{path}{end}")).exists():
-            shutil.copyfile(part, f"{copy}{end}")
-    return copy
+            return copied(path, scratch)
 
 
 @contextlib.contextmanager
@@ -226,6 +243,7 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
     ) as connection:
         connection.execute("PRAGMA trusted_schema = OFF")
+        bound(connection)
         yield connection
 
 
@@ -243,7 +261,7 @@ def _kept(doing: str) -> Iterator[None]:
 def _one_line(doing: str) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.Error, zlib.error, ValueError, RecursionError) as error:
+    except (sqlite3.Error, ValueError, RecursionError) as error:
         raise StoreError(f"{doing}: {str(error).partition(chr(10))[0]}") from error
     except OSError as error:
         raise StoreError(f"{doing}: {error.strerror}") from error

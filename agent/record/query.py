@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from kerneltune.agent.attempt import Earlier, Origin, StopReason, point_of
 from kerneltune.agent.events import RunStarted
-from kerneltune.tools.schema.codec import Json, decode
+from kerneltune.tools.schema.codec import Json, decode, parsed
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 
@@ -191,7 +191,7 @@ def summary(connection: sqlite3.Connection, run_id: str) -> RunSummary | None:
 
 
 def _summary(row: Mapping[str, Any]) -> RunSummary:
-    by_status: dict[str, int] = json.loads(row["statuses"])
+    by_status: dict[str, int] = parsed(row["statuses"])
     return RunSummary(
         row["run_id"],
         word(row["task"]),
@@ -254,7 +254,7 @@ def tasks(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
 def machines(connection: sqlite3.Connection) -> list[Json]:
     """What was noted of every machine that ran or verified anything, each once."""
     query = "SELECT machine FROM runs UNION SELECT machine FROM verifications"
-    return [None if text is None else json.loads(text) for (text,) in connection.execute(query)]
+    return [None if text is None else parsed(text) for (text,) in connection.execute(query)]
 
 
 def source_addresses(connection: sqlite3.Connection, run_ids: Sequence[str], until: int) -> list[tuple[str, str]]:
@@ -316,7 +316,7 @@ def earlier(connection: sqlite3.Connection, run: RunStarted) -> list[Earlier]:
 
 
 def _earlier(row: Mapping[str, Any], run: RunStarted) -> Earlier | None:
-    origin: Origin | None = decode(_ORIGIN, json.loads(row["origin"] or "null"))
+    origin: Origin | None = decode(_ORIGIN, parsed(row["origin"] or "null"))
     point = point_of(origin)
     timed = row["status"] == "correct" and isinstance(row["median_us"], float) and row["median_us"] > 0
     if point is None or not point.sketch or not (timed or row["status"] in _FAILED):
@@ -324,7 +324,7 @@ def _earlier(row: Mapping[str, Any], run: RunStarted) -> Earlier | None:
     return Earlier(
         row["attempt_id"],
         row["task_sha256"] == run.task_sha256,
-        json.loads(row["versions"]) == run.versions,
+        parsed(row["versions"]) == run.versions,
         point.sketch,
         point.params,
         row["source_ref"],

@@ -12,7 +12,8 @@ may lose the last moments).
 
 The version is SQLite's `user_version`. An older database is converted whole: its tables are made anew as they are now,
 and every column that both have is copied; a new column has its default. Before version 2 an attempt had `params`,
-launch parameters and private keys in one object, which become its origin; before version 3 a verdict had no cause.
+launch parameters and private keys in one object, which become its origin; before version 3 a verdict had no cause;
+before version 4 nothing said that a run had come by a merge.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import sqlite3
 import threading
 import zlib
@@ -80,18 +82,20 @@ from kerneltune.agent.events import (
 )
 from kerneltune.agent.record import query
 from kerneltune.agent.record.trajectory import Trajectory, trajectory
-from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode
+from kerneltune.tools.sandbox.scratch import ScratchFolder
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, inflated, parsed
 from kerneltune.tools.schema.errors import StoreError
 from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Timing, Verdict
 
 FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
-VERSION = 3
+VERSION = 4
 _BEFORE_1 = "0004"  # in a table `alembic_version`: the last schema before the first release
 _PAGE_EVENTS = 1000
 _BATCH_ATTEMPTS = 500  # of the runs that are read together: memory stays flat, queries stay few
-MOST_BYTES = 4 << 30  # of the texts of one reading: a few MiB of a foreign file may claim to be any size
+MOST_BYTES = 1 << 30  # of the texts of one reading
+MOST_TEXT_BYTES = 1 << 28  # of one of them, unpacked; no message between processes is longer
 _FACTS = ("case", "cause", "kernel", "lines", "ptx_lines", "needed_shared_bytes", "left_out", "not_timed", "pending")
 
 
@@ -203,12 +207,14 @@ EVENTS = _model(
         Column("digest", String, nullable=False, unique=True),
     ],
 )
-# No foreign key to `events`, which refers to this table.
+# No foreign key to `events`, which refers to this table. `merged_from`: the database that a run came with, as a person
+# named it; NULL for a run that was begun in this record. It is no field of the event, whose digest all machines share.
 RUNS = _table(
     "runs",
     RunStarted,
     Column("seq", Integer, primary_key=True, autoincrement=False),
     Column("run_id", String, nullable=False, unique=True),
+    Column("merged_from", Words),
     apart=["task_source"],
 )
 ATTEMPTS = _table(
@@ -350,6 +356,8 @@ def _details(event: Event, texts: _Texts) -> Iterator[Detail]:
             yield from _of_verdict(event.attempt_id, "bench", event.verdict, texts, beside)
         case Proposed():
             yield ATTEMPTS, [_row(ATTEMPTS, event, texts, origin=encode(event.origin))]
+        case RunStarted():
+            yield RUNS, [_row(RUNS, event, texts, merged_from=None)]
         case _:
             yield _TABLE_OF[event.kind], [_row(_TABLE_OF[event.kind], event, texts)]
     if isinstance(event, Updated):
@@ -414,7 +422,7 @@ def read_events(
 ) -> list[tuple[int, Event]]:
     """The events of some rows of `events`, each with its number, in order, equal to those that were written. Their
     texts have at most `most_bytes` together. Verdicts have no cases unless `cases`; plans, receipts and providers' own
-    items are left empty unless `documents`. Raises ValueError, zlib.error and sqlite3.Error for damage."""
+    items are left empty unless `documents`. Raises ValueError and sqlite3.Error for damage."""
     chosen = f"SELECT seq FROM events WHERE {where}"
     rows = _select(connection, EVENTS, f"WHERE {where} ORDER BY seq", values)
     wanted = [table for table in DETAILS if cases or table is not CASES]
@@ -453,7 +461,7 @@ def _columns(table: Table) -> list[tuple[str, Callable[[Any], Any] | None]]:
 
 def _loader(kind: object) -> Callable[[Any], Any] | None:
     if isinstance(kind, Document):
-        return json.loads
+        return parsed
     if isinstance(kind, Real):
         return float
     if isinstance(kind, Boolean):
@@ -462,28 +470,18 @@ def _loader(kind: object) -> Callable[[Any], Any] | None:
 
 
 def read_texts(connection: sqlite3.Connection, wanted: Iterable[str], most_bytes: int = MOST_BYTES) -> dict[str, str]:
-    """The texts at these addresses, as far as they are there."""
+    """The texts at these addresses, as far as they are there. Raises ValueError when one is damaged, or they have more
+    than `most_bytes`."""
     found: dict[str, str] = {}
     addresses, room = sorted(set(wanted)), most_bytes
     for start in range(0, len(addresses), 500):  # SQLite limits the variables of a statement
         some = addresses[start : start + 500]
         marks = ", ".join("?" * len(some))
         for sha256, data in connection.execute(f"SELECT sha256, data FROM texts WHERE sha256 IN ({marks})", some):
-            raw = inflated(data, room)
+            raw = inflated(data, min(room, MOST_TEXT_BYTES))
             room -= len(raw)
             found[sha256] = raw.decode("utf-8", "surrogatepass")
     return found
-
-
-def inflated(data: bytes, most_bytes: int) -> bytes:
-    """A stored text. Raises ValueError when it has more bytes than that, zlib.error when it is damaged."""
-    unpack = zlib.decompressobj()
-    raw = unpack.decompress(data, most_bytes + 1)
-    if len(raw) > most_bytes:
-        raise ValueError(f"the texts have more than {most_bytes:,} bytes")
-    if not unpack.eof:
-        raise zlib.error("a text is damaged")
-    return raw
 
 
 class _RowDecoder:
@@ -538,7 +536,7 @@ class _RowDecoder:
         if address not in self._texts:
             raise DecodeError(f"the text {str(address)[:16]} is missing")
         text = self._texts[address]
-        return json.loads(text) if column.endswith("_json_ref") else text
+        return parsed(text) if column.endswith("_json_ref") else text
 
 
 @cache
@@ -561,16 +559,17 @@ def _fields(cls: Any, facts: Mapping[str, Any]) -> Values:
 # The version ----------------------------------------------------------------------------------------------------------
 
 
-def prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Leave the database at `path` at our version, in WAL mode. The caller holds the lock of the runs directory, for
-    two processes may find the same old or missing database. Raises StoreError."""
+def prepare(connection: sqlite3.Connection, path: Path, *, backup: bool = True) -> None:
+    """Leave the database at `path`, or a copy of it, at our version, in WAL mode. The caller holds the lock of the runs
+    directory, for two processes may find the same old or missing database. Raises StoreError."""
     found = version(connection, path)
     connection.execute("PRAGMA journal_mode = WAL").close()  # a property of the file: nothing to do when it has it
     if found is None:
         with transaction(connection):
             _create(connection)
     elif found != str(VERSION):
-        _backup(connection, path.with_name(f"{path.name}.bak-{found}"))
+        if backup:
+            _backup(connection, path.with_name(f"{path.name}.bak-{found}"))
         convert(connection)
 
 
@@ -624,7 +623,7 @@ def _copy_tables(connection: sqlite3.Connection) -> None:
             connection.execute(f"INSERT INTO {table.name} ({both}) SELECT {both} FROM {_quoted('old_' + table.name)}")
             if table.name == "attempts" and "params" in old:
                 found = connection.execute("SELECT params, seq FROM old_attempts").fetchall()
-                origins = [(json.dumps(encode(origin_of(json.loads(params)))), seq) for params, seq in found]
+                origins = [(json.dumps(encode(origin_of(parsed(params)))), seq) for params, seq in found]
                 connection.executemany("UPDATE attempts SET origin = nullif(?, 'null') WHERE seq = ?", origins)
     for name in names:
         connection.execute(f"DROP TABLE {_quoted('old_' + name)}")
@@ -665,10 +664,25 @@ def _create(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
+def copied(path: Path, folder: Path) -> Path:
+    """A copy of a database and of what a writer has not brought into it yet, in that folder."""
+    for end in ("", "-wal"):
+        if (part := Path(f"{path}{end}")).exists():
+            shutil.copyfile(part, folder / f"{FILE_NAME}{end}")
+    return folder / FILE_NAME
+
+
+def _own(path: Path) -> None:
+    """Make the file of a database, for this user alone: it will hold what was said to models."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+
 def _backup(connection: sqlite3.Connection, copy: Path) -> None:
     """A whole copy of the database: complete, or not there."""
     beside = copy.with_name(copy.name + ".part")
     beside.unlink(missing_ok=True)
+    _own(beside)
     with contextlib.closing(sqlite3.connect(beside)) as target:
         connection.backup(target)
     beside.replace(copy)
@@ -696,30 +710,34 @@ class Contradiction(StoreError):
 class Store:
     """The record of all runs of one runs directory. Safe to use from several threads; close it, or use `with`."""
 
-    def __init__(self, engine: Engine, path: Path) -> None:
+    def __init__(self, engine: Engine, path: Path, held: contextlib.ExitStack) -> None:
         self.path = path
-        self._engine = engine
+        self._engine, self._held = engine, held
         self._writer = engine.execution_options(begin="BEGIN IMMEDIATE")
         self._lock = threading.Lock()  # threads take turns here; SQLite's own wait sleeps between tries
 
     @classmethod
-    def open(cls, runs_dir: Path) -> Self:
-        """Open the record in `runs_dir`, made or converted as needed. Raises StoreError when that cannot be done."""
+    def open(cls, runs_dir: Path, *, to_look: bool = False) -> Self:
+        """Open the record in `runs_dir`, made or converted as needed; one that cannot be written, `to_look` at it, in a
+        copy, since SQLite reads no WAL database where it may not write. Raises StoreError when that cannot be done."""
         path = runs_dir / FILE_NAME
-        with _one_line(path, "opening"):
-            runs_dir.mkdir(parents=True, exist_ok=True)
-            store = cls(_engine(path), path)
-            try:
-                with _locked(runs_dir), contextlib.closing(store._engine.raw_connection()) as connection:
-                    prepare(_sqlite(connection.driver_connection), path)
-            except BaseException:
-                store.close()
-                raise
-        return store
+        with _one_line(path, "opening"), contextlib.ExitStack() as held:
+            if to_look and path.is_file() and not all(os.access(place, os.W_OK) for place in (runs_dir, path)):
+                database = copied(path, held.enter_context(ScratchFolder()))
+            else:
+                runs_dir.mkdir(parents=True, exist_ok=True)
+                database = path
+            engine = _engine(database)
+            held.callback(engine.dispose)
+            with _locked(database.parent):
+                _own(database)
+                with contextlib.closing(engine.raw_connection()) as connection:
+                    prepare(_sqlite(connection.driver_connection), path, backup=database is path)
+            return cls(engine, path, held.pop_all())
 
     def close(self) -> None:
         """Let go of the file."""
-        self._engine.dispose()
+        self._held.close()
 
     def __enter__(self) -> Self:
         return self
@@ -734,12 +752,18 @@ class Store:
         with self._lock, _one_line(self.path, f"{event.kind!r} of {_name(event)}"), self._writer.begin() as connection:
             _insert(connection, event)
 
-    def write_all(self, events: Iterable[Event]) -> None:
+    def write_all(self, events: Iterable[Event], merged_from: str | None = None) -> None:
         """Store events in one transaction: all of them or, when one contradicts what is stored or getting the next one
-        fails, none. Raises Contradiction and StoreError."""
+        fails, none. `merged_from`: the other database that they come with. Raises Contradiction and StoreError."""
         with self._lock, _one_line(self.path, "writing"), self._writer.begin() as connection:
             for event in events:
-                _insert(connection, event)
+                _insert(connection, event, merged_from)
+
+    def merged_from(self, run_id: str) -> str | None:
+        """The database that a run came with; None for one that was begun in this record."""
+        with self.reading() as connection:
+            found = connection.execute("SELECT merged_from FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+        return query.word(found[0]) if found else None
 
     def run_ids(self) -> list[str]:
         """All runs, oldest first."""
@@ -930,7 +954,7 @@ def _batches(runs: Iterable[query.ChosenRun]) -> Iterator[list[str]]:
         yield batch
 
 
-def _insert(connection: Connection, event: Event) -> None:
+def _insert(connection: Connection, event: Event, merged_from: str | None = None) -> None:
     """Store an event, unless it is stored already."""
     rows = to_rows(event)
     if connection.scalar(select(EVENTS.c.seq).where(EVENTS.c.digest == rows.event["digest"])) is not None:
@@ -939,7 +963,8 @@ def _insert(connection: Connection, event: Event) -> None:
         connection.execute(insert(TEXTS).on_conflict_do_nothing(), texts)
     seq = connection.scalar(insert(EVENTS).values(rows.event).returning(EVENTS.c.seq))
     for table, values in rows.details:
-        connection.execute(insert(table), [v | {"seq": seq} for v in values])
+        own = {"seq": seq} | ({"merged_from": merged_from} if table is RUNS else {})
+        connection.execute(insert(table), [v | own for v in values])
 
 
 def _name(event: Event) -> str:
@@ -958,6 +983,7 @@ def _engine(path: Path) -> Engine:
 
     def connected(driver: Any, _: Any) -> None:
         driver.isolation_level = None
+        bound(driver)
         for pragma in (f"busy_timeout = {BUSY_TIMEOUT_MS}", "foreign_keys = ON", "synchronous = NORMAL"):
             driver.execute(f"PRAGMA {pragma}")
 
@@ -967,6 +993,11 @@ def _engine(path: Path) -> Engine:
     listen(engine, "connect", connected)
     listen(engine, "begin", begun)
     return engine
+
+
+def bound(connection: sqlite3.Connection) -> None:
+    """Let no value that is read or computed be longer than the longest text."""
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_TEXT_BYTES)
 
 
 @contextlib.contextmanager
@@ -996,7 +1027,6 @@ def _one_line(path: Path, doing: str) -> Iterator[None]:
         sqlite3.Error,
         OSError,
         OverflowError,
-        zlib.error,
         ValueError,
         RecursionError,
     ) as error:  # ValueError: damage

@@ -115,7 +115,7 @@ MISTAKES = {
     "--task softmax --effort hihg": "--effort 'hihg' is not one of low, medium, high, xhigh, max; did you mean high?",
     "--task softmax --max-cost $2": "--max-cost '$2' is not a number",
     "--task softmax --model antropic": "did you mean anthropic?",
-    "--task softmax --resume x": "not both",
+    "--task softmax --trust-task": "--trust-task is for --resume RUN",
     "--plain": "give --task NAME, or --resume RUN",
     "show": "show: give NAME; see optimize show --help",
     "show a b": "show: 'b' is one word too many",

@@ -104,6 +104,40 @@ def test_a_candidate_that_fails_does_not_end_the_run() -> None:
     assert [a.status for a in running.tracker.attempts] == [Status.CRASHED, Status.CORRECT]
 
 
+def test_what_a_killed_process_left_is_judged_first_under_its_number_and_told_once() -> None:
+    before, log = run(["7", "5", "3"], max_attempts=3)
+    optimize(before)
+    stored = [e for e in log.events if not (isinstance(e, Judged | Reflected) and e.attempt_id != "r/1")]
+    stored = [e for e in stored if not (isinstance(e, Updated) and e.attempt_id == "r/3")]
+    judged, compiled, proposed = attempts_of(stored)
+    running, log = run(["9"])
+    tracker = replace(running.tracker, attempts=[judged], next_number=4, left=[compiled, proposed])
+    assert (tracker.begun, compiled.verdict, proposed.verdict) == (3, None, None)
+    seen: list[list[int]] = []
+
+    class Author(ListAuthor):
+        def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
+            seen.append([a.number for a in history])
+            return super().propose(task, history, width)
+
+    assert optimize(Run(tracker, Author(["9"]), Limits(4))) == "attempts"
+    assert seen[0] == [1, 2, 3]
+    assert [(a.number, a.timing.median_us) for a in tracker.attempts if a.timing] == [(1, 7), (2, 5), (3, 3), (4, 9)]
+    assert [(type(e), e.attempt_id) for e in log.events if isinstance(e, Proposed | Updated | Judged)] == [
+        (Judged, "r/2"), (Updated, "r/3"), (Judged, "r/3"), (Proposed, "r/4"), (Updated, "r/4"), (Judged, "r/4"),
+    ]  # fmt: skip
+
+
+def test_what_was_left_counts_as_an_attempt_and_no_more_are_made_than_the_limit() -> None:
+    before, log = run(["7"])
+    optimize(before)
+    left = attempts_of([e for e in log.events if isinstance(e, Proposed)])
+    running, log = run(["1", "2"], max_attempts=2)
+    running = Run(replace(running.tracker, next_number=2, left=left), running.author, running.limits)
+    assert optimize(running) == "attempts"
+    assert [a.number for a in running.tracker.attempts] == [1, 2]
+
+
 def test_patience_counts_attempts_since_the_best() -> None:
     running, _ = run(["1", "2", "3", "4", "5"], patience=2)
     assert optimize(running) == "patience"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from kerneltune.agent.commands.bench import from_bytes, read_candidates
-from kerneltune.agent.commands.session import require_confinement, unconfined_warning
-from kerneltune.agent.commands.verify import stored_task
+from kerneltune.agent.commands.session import require_confinement, stored_task, unconfined_warning
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.tools.sandbox.rules import Profile
@@ -82,12 +81,55 @@ def test_a_task_given_by_hand_must_be_the_same(tmp_path: Path) -> None:
         stored_task(run, "softmax", tmp_path)
 
 
+def test_the_task_of_a_merged_run_is_neither_that_of_its_record_nor_at_the_place_that_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    run = run_of(path, TASK)
+    for _ in range(2):
+        with pytest.raises(TaskError, match=r"merge of /b/runs\.db.*--trust-task.*--task") as caught:
+            stored_task(run, None, tmp_path / "scratch", merged_from="/b/runs.db")
+        assert "\n" not in str(caught.value)
+        path.write_text(TASK)  # by whoever sent the record, beside it
+    assert stored_task(run, str(path), tmp_path, merged_from="/b/runs.db")[0].path == path
+
+
+def test_a_built_in_task_of_a_merged_run_needs_no_trust_while_it_is_the_same(tmp_path: Path) -> None:
+    builtin = find_task("softmax")
+    same = run_of(tmp_path / "softmax.py", builtin.source, visible_source(builtin))
+    assert stored_task(same, None, tmp_path, merged_from="/b")[0].path == builtin.path
+    other = run_of(Path("/opt/tools/tasks/softmax.py"), builtin.source + "# 1\n", visible_source(builtin) + "import os")
+    with pytest.raises(TaskError, match="--trust-task"):
+        stored_task(other, None, tmp_path, merged_from="/b")
+
+
+def test_a_task_whose_name_in_the_record_leads_elsewhere_becomes_no_file(tmp_path: Path) -> None:
+    run = replace(run_of(tmp_path / "gone.py", TASK), task=str(tmp_path / "planted"))
+    with pytest.raises(TaskError, match="is no name of a file"):
+        stored_task(run, None, tmp_path / "scratch")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_gives_its_python_files_once_each_and_in_order(tmp_path: Path) -> None:
     for name in ("b.py", "a.py", "sub/c.py", "sub/__pycache__/d.py", ".git/e.py", "__init__.py", "f.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x = 1\n")
     found = read_candidates([str(tmp_path), str(tmp_path / "a.py")])
     assert [Path(c.name).relative_to(tmp_path).as_posix() for c in found] == ["a.py", "b.py", "sub/c.py"]
+
+
+def test_a_link_that_leads_out_of_a_folder_is_not_followed_and_one_within_is(tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    (tmp_path / "netrc").write_text("machine x password secret\n")
+    (folder / "a.py").write_text("x = 1\n")
+    (folder / "b.py").symlink_to("a.py")
+    (folder / "c.py").symlink_to(tmp_path / "netrc")
+    (tmp_path / "linked").symlink_to(folder)
+    for given in (folder, tmp_path / "linked"):
+        a, b, c = read_candidates([str(given)])
+        assert (a.source, b.source, c.source, a.problem, b.problem) == ("x = 1\n", "x = 1\n", "", "", "")
+        assert "leads out of its folder" in c.problem
+    (named,) = read_candidates([str(folder / "c.py")])  # a person means it
+    assert "secret" in named.source
 
 
 def test_a_file_that_may_not_be_read_and_stdin_twice_are_refused(tmp_path: Path) -> None:

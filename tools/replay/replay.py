@@ -10,7 +10,6 @@ Two processes that hold the same plan compute the same layout.
 
 import base64
 import math
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from kerneltune.tools.schema.codec import Json, decode
+from kerneltune.tools.schema.codec import Json, decode, inflated
 from kerneltune.tools.schema.plan import (
     EMPTY,
     FILLS,
@@ -369,7 +368,10 @@ def _fitting(flat: torch.Tensor, storage: Storage) -> torch.Tensor:
 
 def constant_bytes(storage: Storage) -> torch.Tensor:
     """The bytes of a constant, on the CPU. Raises ReplayError when they are not `nbytes` long."""
-    raw = zlib.decompressobj().decompress(base64.b64decode(storage.data or ""), storage.nbytes + 1)
+    try:
+        raw = inflated(base64.b64decode(storage.data), storage.nbytes) if storage.data else b""
+    except ValueError as error:
+        raise ReplayError(f"constant {storage.id}, of {storage.nbytes} bytes: {error}") from error
     if len(raw) != storage.nbytes:
         raise ReplayError(f"constant {storage.id} has {len(raw)} bytes, not {storage.nbytes}")
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)

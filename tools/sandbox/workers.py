@@ -26,6 +26,7 @@ from typing import Any, Literal
 from kerneltune.tools.sandbox import bubblewrap, wire
 from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
 from kerneltune.tools.sandbox.rules import Profile
+from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.sandbox.wire import Enforced, ResourceLimits, SpawnRequest
 from kerneltune.tools.schema.codec import Json, decode, encode, plain
 from kerneltune.tools.schema.errors import Unconfined, WorkerError, WorkerTimeout
@@ -276,7 +277,8 @@ class Workers:
     """The root of all worker processes of this program, and their scratch folder."""
 
     def __init__(self, *, allow_unconfined: bool = False, bytecode: Path | None = None) -> None:
-        self._root = Path(tempfile.mkdtemp(prefix="kerneltune-"))
+        self._folder = ScratchFolder()
+        self._root = self._folder.path
         self._holders: list[NamespaceHolder] = []
         first = bytecode is not None and not bytecode.exists() and (os.cpu_count() or 1) >= _MANY_CORES
         self._compiling = compile_ahead(bytecode) if first and bytecode else None
@@ -320,7 +322,7 @@ class Workers:
             self._process.wait(2.0)
         self._process.kill()
         self._process.wait()
-        shutil.rmtree(self._root, ignore_errors=True)
+        self._folder.close()
 
     def __enter__(self) -> "Workers":
         return self

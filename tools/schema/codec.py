@@ -5,18 +5,23 @@ but not surprising data. Unions of dataclasses are told apart by a `kind` field 
 
 Texts from outside (models, candidates, files, servers, other machines) are made fit to be stored and shown by `plain`
 and nothing else: a lone surrogate makes an encoder raise, an escape sequence rewrites a terminal, thirty megabytes
-fill a log.
+fill a log. What comes compressed, as JSON or as a file may be of any size once it is unpacked, and is taken in by
+`inflated`, `parsed` and `read_file`, which have a bound each.
 """
 
 import dataclasses
 import enum
+import errno
+import json
 import math
 import re
 import shlex
 import types
 import typing
+import zlib
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -158,6 +163,52 @@ def _require(ok: bool, data: Json, where: str, wanted: str) -> Json:
     if not ok:
         raise DecodeError(f"{where}: wanted {wanted}, got {data!r:.100}")
     return data
+
+
+_PIECE_BYTES = 1 << 24  # unpacked at a time
+MOST_FILE_BYTES = 1 << 26  # of a text: a task, a receipt with its plan, a configuration
+MOST_VALUES = 1 << 23  # a plan of 20,000 launches with 16 arguments each has 5 million
+
+
+def inflated(data: bytes, most_bytes: int) -> bytes:
+    """What zlib compressed. Raises ValueError when it has more bytes than that (3 MiB may become 3 GiB), or is
+    damaged."""
+    unpack, pieces, held = zlib.decompressobj(), list[bytes](), 0
+    try:
+        while data and not unpack.eof:
+            pieces.append(unpack.decompress(data, _PIECE_BYTES))
+            data, held = unpack.unconsumed_tail, held + len(pieces[-1])
+            if held > most_bytes:
+                raise ValueError(f"it unpacks to more than {most_bytes:,} bytes")
+        pieces.append(unpack.flush())
+    except zlib.error as error:
+        raise ValueError(f"compressed data is damaged: {error}") from error
+    if not unpack.eof:
+        raise ValueError("compressed data is damaged: it breaks off")
+    return b"".join(pieces)
+
+
+def parsed(text: str, most_values: int = MOST_VALUES) -> Json:
+    """The value of a JSON text. Raises ValueError when it is none, or has more values than that, which are counted
+    before any is built (three characters, `[],`, take 64 bytes), RecursionError when they lie too deep."""
+    if len(text) > most_values and sum(map(text.count, ",[{")) > most_values:
+        raise ValueError(f"it has more than {most_values:,} values")
+    return json.loads(text)
+
+
+def read_file(path: Path, most_bytes: int = MOST_FILE_BYTES) -> bytes:
+    """What a file holds. Raises OSError when it cannot be read, or has more bytes than that: a link to /dev/zero has no
+    end."""
+    with path.open("rb") as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", str(path))
+    return data
+
+
+def leads_within(folder: Path, path: Path) -> bool:
+    """Whether a path found in a folder is there, and not a link to somewhere else."""
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 MOST = 2000  # characters of a message

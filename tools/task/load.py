@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kerneltune.tools.schema.codec import Json, decode, one_line
+from kerneltune.tools.schema.codec import Json, decode, one_line, read_file
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import TaskSpec
 
@@ -121,7 +121,7 @@ def builtin_names() -> list[str]:
 def read_task(path: Path) -> TaskFile:
     """Read a task file without running it."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
         source = data.decode()
         tree = ast.parse(source, filename=str(path))
     except OSError as error:

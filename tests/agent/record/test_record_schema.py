@@ -57,7 +57,7 @@ def test_the_columns_change_only_with_the_version(tmp_path: Path) -> None:
     tables = "sqlite_master AS t JOIN pragma_table_info(t.name) AS c"
     columns = 't.name, c.name, c.type, c."notnull", c.pk'
     shape = stored(tmp_path / FILE_NAME, f"SELECT {columns} FROM {tables} ORDER BY 1, 2")
-    assert (VERSION, hashlib.sha256(repr(shape).encode()).hexdigest()[:16]) == (3, "244ea1459e9ef433")
+    assert (VERSION, hashlib.sha256(repr(shape).encode()).hexdigest()[:16]) == (4, "9911035d474f2712")
 
 
 def test_an_old_database_is_backed_up_and_converted(tmp_path: Path) -> None:
@@ -193,6 +193,35 @@ def test_a_place_without_write_permission_is_one_clear_line(what: str) -> None:
     assert done.stdout.count("\n") == 1
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_a_record_that_may_not_be_written_can_be_looked_at(older: bool) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with Store.open(folder) as store:
+            store.write_all([started(), *attempt(1)])
+            if older:
+                store.close()
+                made_old(folder / FILE_NAME)
+            for path in folder.iterdir():
+                path.chmod(0o444)
+            folder.chmod(0o555)
+            before = sorted(p.name for p in folder.iterdir())
+            done = subprocess.run([sys.executable, "-c", LOOKING, name], capture_output=True, text=True)
+            assert sorted(p.name for p in folder.iterdir()) == before
+        folder.chmod(0o755)
+    assert done.stdout == f"{RUN} 1\n", done.stderr
+
+
+LOOKING = """
+import os, sys
+from pathlib import Path
+import sqlalchemy.dialects.sqlite.pysqlite
+from kerneltune.agent.record.store import Store
+if os.geteuid() == 0: os.setuid(65534)
+with Store.open(Path(sys.argv[1]), to_look=True) as store:
+    assert store.path.parent == Path(sys.argv[1])
+    for run in store.runs(): print(run.run_id, run.attempts)
+"""
 UNPRIVILEGED = """
 import os, sys
 from pathlib import Path

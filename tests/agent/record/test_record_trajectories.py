@@ -175,7 +175,7 @@ def damage(store: Store, statement: str) -> None:
     [
         (
             "UPDATE texts SET data = x'00' WHERE sha256 = (SELECT source_ref FROM attempts)",
-            "a text is damaged",
+            "data is damaged",
         ),
         ("DELETE FROM texts WHERE sha256 = (SELECT source_ref FROM attempts)", "is missing"),
         ("UPDATE verdicts SET status = 'splendid'", "splendid"),

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.attempt import Proposal, StopReason
 from kerneltune.agent.commands.bench import FilesView
 from kerneltune.agent.commands.verify import Verification, print_verification, verification_json
 from kerneltune.agent.events import (
+    Event,
     Judged,
     JudgingAgain,
     Proposed,
@@ -19,15 +20,20 @@ from kerneltune.agent.events import (
     StageStarted,
     Updated,
     Verified,
+    fan_out,
+    is_stored,
 )
 from kerneltune.agent.record.folder import ReceiptBook
+from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.agent.view.output import JsonView, standard_page
 from kerneltune.agent.view.plain import plain_line, summary_text
 from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.errors import StoreError
 from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.update import Update
 from tests.agent.record.test_record_receipts import SETTING
+from tests.agent.test_loop import run
 from tests.agent.view.scripts import GPU_RUN, NOW, started, verdict
 
 END = RunEnded("r-1", StopReason.AUTHOR_DONE, 3, 2, "r-1/3", None, 62.0, at=NOW)
@@ -116,6 +122,32 @@ def test_a_file_that_is_judged_again_is_shown_again_and_counted_once() -> None:
     assert [(o["index"], o["verdict"]["pending"]) for o in objects[:2]] == [(0, ["compile-max"]), (0, [])]
     assert (objects[-1]["judged"], objects[-1]["ranking"]) == (1, ["slow.py"])
     assert "1/3 judged; slow.py again, against all baselines" in err.getvalue()
+
+
+def test_a_verdict_that_finds_no_room_on_the_disk_is_shown_with_the_table_before_the_error(tmp_path: Path) -> None:
+    out = StringIO()
+    view = view_of(out, StringIO())
+    view.folder = tmp_path / "file"
+    view.folder.touch()  # where the folder of receipts should be
+    view.book = ReceiptBook(view.folder, SETTING, dict)
+
+    def full(event: Event) -> None:
+        if is_stored(event):
+            raise StoreError(f"runs.db: {event.kind}: database or disk is full")
+
+    tracker = AttemptTracker("r-1", SETTING.task, run([])[0].tracker.tools, view, keep=view.keep)
+    draft = tracker.update(Proposal("4", "slow.py"))
+    tracker.emit = fan_out(full, view)
+    with pytest.raises(StoreError, match="disk is full"):
+        tracker.bench(draft)
+    with pytest.raises(StoreError, match="run_ended"):
+        tracker.emit(replace(END, why=StopReason.FAILED))
+    lines = out.getvalue().splitlines()
+    assert [line[:24] for line in lines if "slow.py" in line] == [
+        "✔ correct         #1 slo",
+        "1. slow.py  4.000 µs (4.",
+    ]
+    assert not [line for line in lines if "kept as run" in line]
 
 
 def verification(new: Verdict, held: bool) -> Verification:
