@@ -214,7 +214,7 @@ def _current(path: Path, scratch: Path) -> Path:
         with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as target:
             bound(target)
             connection.backup(target)
-            convert(target)
+            convert(target, found)
     return copy
 
 

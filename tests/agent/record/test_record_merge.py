@@ -362,12 +362,19 @@ def test_a_run_whose_id_leads_out_of_the_folder_is_left_out(tmp_path: Path) -> N
     assert list(content(ours)) == [RUNS[0]]
 
 
-@pytest.mark.parametrize("spoil", ["UPDATE attempts SET rationale = 'better'", "UPDATE cases SET ok = 1 - ok"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "UPDATE attempts SET rationale = 'better'",
+        "UPDATE cases SET ok = 1 - ok",
+        "UPDATE cases SET ok = 1 - ok; ALTER TABLE runs DROP COLUMN merged_from; PRAGMA user_version = 3",
+    ],
+)
 def test_an_event_that_is_not_what_its_digest_says_is_left_out_with_its_run(tmp_path: Path, spoil: str) -> None:
     ours = machine(tmp_path / "a")
     theirs = machine(tmp_path / "b", plain_run(RUNS[0], 1))
     with contextlib.closing(sqlite3.connect(theirs)) as connection, connection:
-        connection.execute(spoil)
+        connection.executescript(spoil)
     found = joined(ours, theirs)
     assert found == joined(ours, theirs, dry_run=True)
     assert (found.new, [c.run_id for c in found.clashes]) == ((), [RUNS[0]])
