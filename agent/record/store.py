@@ -479,8 +479,10 @@ def read_texts(connection: sqlite3.Connection, wanted: Iterable[str], most_bytes
         some = addresses[start : start + 500]
         marks = ", ".join("?" * len(some))
         for sha256, data in connection.execute(f"SELECT sha256, data FROM texts WHERE sha256 IN ({marks})", some):
-            raw = inflated(data, min(room, MOST_TEXT_BYTES))
+            raw = inflated(data, MOST_TEXT_BYTES)
             room -= len(raw)
+            if room < 0:
+                raise ValueError(f"the texts have more than {most_bytes:,} bytes together")
             found[sha256] = raw.decode("utf-8", "surrogatepass")
     return found
 

@@ -19,7 +19,7 @@ import pytest
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event, RunEnded, RunResumed, RunStarted, Warned
 from kerneltune.agent.record.merge import Merged, merge, opened_other
-from kerneltune.agent.record.store import FILE_NAME, Store
+from kerneltune.agent.record.store import FILE_NAME, Store, read_texts
 from kerneltune.tools.schema.errors import StoreError
 from tests.agent.record.samples import arbitrary_run, attempt, made_old, started
 from tests.agent.record.test_record_processes import writer
@@ -461,6 +461,16 @@ def test_a_text_of_three_gib_in_three_mib_is_unpacked_nowhere(tmp_path: Path) ->
     merged, converted, _, looked, peak = done.stdout.splitlines()
     assert all("unpacks to more than 268,435,456 bytes" in line for line in (merged, converted, looked))
     assert int(peak) < 450
+
+
+def test_many_texts_have_a_bound_together(tmp_path: Path) -> None:
+    path = machine(tmp_path, plain_run(RUNS[0], 3))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        addresses = [address for (address,) in connection.execute("SELECT sha256 FROM texts")]
+        whole = sum(len(text.encode()) for text in read_texts(connection, addresses, 1 << 30).values())
+        assert len(read_texts(connection, addresses, whole)) == len(addresses) > 3
+        with pytest.raises(ValueError, match="bytes together"):
+            read_texts(connection, addresses, whole - 1)
 
 
 def test_a_column_that_is_computed_is_refused(tmp_path: Path) -> None:
