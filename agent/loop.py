@@ -219,7 +219,7 @@ def _finish(run: Run, ready: Future[Attempt] | Future[StopReason | None], under_
 
 
 def _judge(run: Run, updated: Attempt) -> None:
-    """Bench a candidate; the best that is judged, again. Raises GivenUp."""
+    """Bench a candidate, and see whether the best so far has to be judged in full. Raises GivenUp."""
     run.tracker.bench(updated)
     if (best := lasting(run.tracker.attempts, run.tracker.tiers)) is not None:  # much has been built on it
         run.tracker.judge_again(best, "judged")

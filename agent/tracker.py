@@ -45,6 +45,7 @@ from kerneltune.agent.repeat import repeated, unfinished
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.reflect import evidence, outcome
 from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.errors import StoreError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
 from kerneltune.tools.update import Update
@@ -280,8 +281,10 @@ class AttemptTracker:
             judged = replace(judged, best=best([*self.attempts, finished]) is finished)
             try:
                 self.keep(attempt.attempt_id, attempt.source, update, verdict, self.tiers.first)
-            finally:  # a receipt that finds no room on the disk hides no verdict
+            except StoreError:  # a receipt that finds no room on the disk hides no verdict
                 self.emit(judged)
+                raise
+            self.emit(judged)
             with self._numbering:  # after it is stored, and at no moment both finished and under way
                 self.attempts.append(finished := replace(finished, best=judged.best))
                 self._open.discard(attempt.attempt_id)

@@ -219,7 +219,8 @@ class FilesView:
 
     def keep(self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: VerdictTier | None) -> None:
         """Keep a receipt."""
-        self._receipts[attempt_id] = self.book.keep(attempt_id, source, update, verdict, asked)
+        made = self._receipts[attempt_id] = self.book.made(attempt_id, source, update, verdict, asked)
+        self.book.write(attempt_id, made)  # raises on a full disk, where the verdict is shown all the same
 
     def __call__(self, event: Event) -> None:
         """Show an event."""

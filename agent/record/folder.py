@@ -162,25 +162,30 @@ class ReceiptBook:
         self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
     ) -> dict[str, Json]:
         """Make the receipt of the verdict that counts, and write it. Raises StoreError when it cannot be written."""
-        made = self._made(attempt_id, source, update, verdict, asked)
+        made = self.made(attempt_id, source, update, verdict, asked)
+        self.write(attempt_id, made)
+        return made
+
+    def write(self, attempt_id: str, made: dict[str, Json]) -> None:
+        """Write what was made, if there is a folder. Raises StoreError."""
         if self._folder is not None:
             _write(receipt_path(self._folder, attempt_id), made)
-        return made
 
     def keep_again(
         self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
     ) -> tuple[dict[str, Json], Path]:
         """The same for a later verification, which gets a file of its own: 3.verify-1.json, 3.verify-2.json, …"""
-        made = self._made(attempt_id, source, update, verdict, asked)
+        made = self.made(attempt_id, source, update, verdict, asked)
         first = receipt_path(self._folder or Path(), attempt_id)
         taken = len(list(first.parent.glob(f"{first.stem}.verify-*.json")))
         path = first.with_name(f"{first.stem}.verify-{taken + 1}.json")
         _write(path, made)
         return made, path
 
-    def _made(
+    def made(
         self, attempt_id: str, source: str, update: "Update", verdict: Verdict, asked: Tier | None
     ) -> dict[str, Json]:
+        """Make a receipt."""
         from kerneltune.tools.receipt import receipt  # brings numpy; `optimize show` only asks where a receipt lies
 
         return receipt(

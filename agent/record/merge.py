@@ -134,8 +134,7 @@ def _run(ours: Store, theirs: sqlite3.Connection, run_id: object, name: str, *, 
         else:
             ours.write_all(events, name)
     except (Contradiction, _Damaged) as error:
-        why = f"contradicts what is stored, or is damaged ({error})"
-        return Merged(clashes=(Clash(run_id, why),)), len(there)
+        return Merged(clashes=(Clash(run_id, str(error)),)), len(there)
     proposed = sum(kind == "proposed" for digest, _, kind, _ in there if digest not in known)
     new, extended = ((), (run_id,)) if here else ((run_id,), ())
     return Merged(new, extended, events=len(lacking), attempts=proposed), len(there)
@@ -148,7 +147,7 @@ def _one_extends_the_other(here: Sequence[Sequence[object]], there: Sequence[Seq
 
 
 class _Damaged(Exception):
-    """A run is not what its digests say; the message says what is wrong with it."""
+    """A run is damaged, or forged; the message says what is wrong with it."""
 
 
 def _checked(theirs: sqlite3.Connection, lacking: Sequence[tuple[str, int]]) -> Iterator[Event]:
@@ -214,7 +213,7 @@ def _current(path: Path, scratch: Path) -> Path:
         with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as target:
             bound(target)
             connection.backup(target)
-            convert(target)
+            convert(target, found)
     return copy
 
 

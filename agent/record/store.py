@@ -91,6 +91,7 @@ FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
 VERSION = 4
+_SAME_EVENTS = ("3",)  # older versions whose events have the fields that they have now
 _BEFORE_1 = "0004"  # in a table `alembic_version`: the last schema before the first release
 _PAGE_EVENTS = 1000
 _BATCH_ATTEMPTS = 500  # of the runs that are read together: memory stays flat, queries stay few
@@ -478,8 +479,10 @@ def read_texts(connection: sqlite3.Connection, wanted: Iterable[str], most_bytes
         some = addresses[start : start + 500]
         marks = ", ".join("?" * len(some))
         for sha256, data in connection.execute(f"SELECT sha256, data FROM texts WHERE sha256 IN ({marks})", some):
-            raw = inflated(data, min(room, MOST_TEXT_BYTES))
+            raw = inflated(data, MOST_TEXT_BYTES)
             room -= len(raw)
+            if room < 0:
+                raise ValueError(f"the texts have more than {most_bytes:,} bytes together")
             found[sha256] = raw.decode("utf-8", "surrogatepass")
     return found
 
@@ -570,7 +573,7 @@ def prepare(connection: sqlite3.Connection, path: Path, *, backup: bool = True) 
     elif found != str(VERSION):
         if backup:
             _backup(connection, path.with_name(f"{path.name}.bak-{found}"))
-        convert(connection)
+        convert(connection, found)
 
 
 def version(connection: sqlite3.Connection, path: Path) -> str | None:
@@ -592,15 +595,17 @@ def version(connection: sqlite3.Connection, path: Path) -> str | None:
     return found
 
 
-def convert(connection: sqlite3.Connection) -> None:
+def convert(connection: sqlite3.Connection, found: str) -> None:
     """Bring a database of an older version to ours, in one transaction. Foreign keys are off meanwhile. An event's
-    digest is that of all its fields, so it is made anew where there are more of them."""
+    digest is that of all its fields, so it is made anew where there are more of them, and stays a check of what a
+    foreign database says where there are not."""
     connection.execute("PRAGMA foreign_keys = OFF")
     connection.execute("PRAGMA legacy_alter_table = ON")  # a renamed table is not followed by those that refer to it
     try:
         with transaction(connection):
             _copy_tables(connection)
-            _renew_digests(connection)
+            if found not in _SAME_EVENTS:
+                _renew_digests(connection)
             if broken := connection.execute("PRAGMA foreign_key_check").fetchone():
                 raise StoreError(f"the conversion to schema {VERSION} breaks a reference: {broken}")
     finally:

@@ -19,7 +19,7 @@ import pytest
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event, RunEnded, RunResumed, RunStarted, Warned
 from kerneltune.agent.record.merge import Merged, merge, opened_other
-from kerneltune.agent.record.store import FILE_NAME, Store
+from kerneltune.agent.record.store import FILE_NAME, Store, read_texts
 from kerneltune.tools.schema.errors import StoreError
 from tests.agent.record.samples import arbitrary_run, attempt, made_old, started
 from tests.agent.record.test_record_processes import writer
@@ -362,12 +362,19 @@ def test_a_run_whose_id_leads_out_of_the_folder_is_left_out(tmp_path: Path) -> N
     assert list(content(ours)) == [RUNS[0]]
 
 
-@pytest.mark.parametrize("spoil", ["UPDATE attempts SET rationale = 'better'", "UPDATE cases SET ok = 1 - ok"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "UPDATE attempts SET rationale = 'better'",
+        "UPDATE cases SET ok = 1 - ok",
+        "UPDATE cases SET ok = 1 - ok; ALTER TABLE runs DROP COLUMN merged_from; PRAGMA user_version = 3",
+    ],
+)
 def test_an_event_that_is_not_what_its_digest_says_is_left_out_with_its_run(tmp_path: Path, spoil: str) -> None:
     ours = machine(tmp_path / "a")
     theirs = machine(tmp_path / "b", plain_run(RUNS[0], 1))
     with contextlib.closing(sqlite3.connect(theirs)) as connection, connection:
-        connection.execute(spoil)
+        connection.executescript(spoil)
     found = joined(ours, theirs)
     assert found == joined(ours, theirs, dry_run=True)
     assert (found.new, [c.run_id for c in found.clashes]) == ((), [RUNS[0]])
@@ -454,6 +461,16 @@ def test_a_text_of_three_gib_in_three_mib_is_unpacked_nowhere(tmp_path: Path) ->
     merged, converted, _, looked, peak = done.stdout.splitlines()
     assert all("unpacks to more than 268,435,456 bytes" in line for line in (merged, converted, looked))
     assert int(peak) < 450
+
+
+def test_many_texts_have_a_bound_together(tmp_path: Path) -> None:
+    path = machine(tmp_path, plain_run(RUNS[0], 3))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        addresses = [address for (address,) in connection.execute("SELECT sha256 FROM texts")]
+        whole = sum(len(text.encode()) for text in read_texts(connection, addresses, 1 << 30).values())
+        assert len(read_texts(connection, addresses, whole)) == len(addresses) > 3
+        with pytest.raises(ValueError, match="bytes together"):
+            read_texts(connection, addresses, whole - 1)
 
 
 def test_a_column_that_is_computed_is_refused(tmp_path: Path) -> None:

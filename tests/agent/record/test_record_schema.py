@@ -202,7 +202,8 @@ def test_a_record_that_may_not_be_written_can_be_looked_at(older: bool) -> None:
             if older:
                 store.close()
                 made_old(folder / FILE_NAME)
-            (folder / FILE_NAME).chmod(0o444)
+            for path in folder.iterdir():
+                path.chmod(0o444)
             folder.chmod(0o555)
             before = sorted(p.name for p in folder.iterdir())
             done = subprocess.run([sys.executable, "-c", LOOKING, name], capture_output=True, text=True)

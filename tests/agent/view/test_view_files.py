@@ -126,16 +126,15 @@ def test_a_file_that_is_judged_again_is_shown_again_and_counted_once() -> None:
 
 def test_a_verdict_that_finds_no_room_on_the_disk_is_shown_with_the_table_before_the_error(tmp_path: Path) -> None:
     out = StringIO()
-    view = FilesView(out, StringIO(), total=1)
+    view = view_of(out, StringIO())
     view.folder = tmp_path / "file"
     view.folder.touch()  # where the folder of receipts should be
+    view.book = ReceiptBook(view.folder, SETTING, dict)
 
     def full(event: Event) -> None:
         if is_stored(event):
             raise StoreError(f"runs.db: {event.kind}: database or disk is full")
 
-    view(started("NVIDIA H200"))
-    view.book = ReceiptBook(view.folder, SETTING, dict)
     tracker = AttemptTracker("r-1", SETTING.task, run([])[0].tracker.tools, view, keep=view.keep)
     draft = tracker.update(Proposal("4", "slow.py"))
     tracker.emit = fan_out(full, view)
@@ -146,7 +145,7 @@ def test_a_verdict_that_finds_no_room_on_the_disk_is_shown_with_the_table_before
     lines = out.getvalue().splitlines()
     assert [line[:24] for line in lines if "slow.py" in line] == [
         "✔ correct         #1 slo",
-        "1. slow.py  4.00 µs [4.0",
+        "1. slow.py  4.000 µs (4.",
     ]
     assert not [line for line in lines if "kept as run" in line]
 
