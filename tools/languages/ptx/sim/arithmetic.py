@@ -13,11 +13,8 @@ from kerneltune.tools.languages.ptx.sim.values import (
     UNSIGNED,
     base_of,
     flush,
-    fma_f64,
     is_float,
     is_signed,
-    odd_fma,
-    odd_sum,
     parts_of,
     rectify,
     resize,
@@ -26,7 +23,16 @@ from kerneltune.tools.languages.ptx.sim.values import (
     unsupported,
 )
 from kerneltune.tools.languages.triton.ttir.ir import Array
-from kerneltune.tools.languages.triton.ttir.values import ROUNDED, divide, leading_zeros, multiply_high, shift
+from kerneltune.tools.languages.triton.ttir.values import (
+    ROUNDED,
+    divide,
+    fma_f64,
+    leading_zeros,
+    multiply_high,
+    odd_fma,
+    odd_sum,
+    shift,
+)
 
 Fn = Callable[..., Any]  # of arrays
 Builder = Callable[[Ins], Run]
@@ -356,8 +362,8 @@ REGISTER_OPS |= {
 # ---
 # Arithmetic on floats of every width, plain and packed.
 #
-# Sums, products, fused products, quotients and roots are rounded once, as the modifier says (fma.f64 and the directed
-# modes of f64: about). The `.approx` and `.full` functions are computed in float64 and rounded once: a GPU's differ
+# Sums, products, fused products, quotients and roots are rounded once, as the modifier says (the directed modes of f64:
+# about). The `.approx` and `.full` functions are computed in float64 and rounded once: a GPU's differ
 # from that by the few last bits that PTX allows. NaNs have other payloads than on a GPU.
 
 # how many operands; exactly or rounded to odd in float64; rounded to nearest in the operands' own type (bf16: float32)

@@ -140,8 +140,8 @@ def poison(kind: str) -> Array:
 # ---
 # Rounding as PTX's modifiers say it. Pure.
 #
-# Sums and products are made in float64 *rounded to odd*: a result that is not exact gets an odd last bit, so that
-# rounding it once more to 24 bits or fewer, in any direction, is what rounding the exact result would have been.
+# Sums and products are made in float64 *rounded to odd* (`ttir_values.odd_sum`), so that rounding them once more to 24
+# bits or fewer, in any direction, is what rounding the exact result would have been.
 
 MODES = ("rn", "rz", "rm", "rp", "rna")
 _SHAPES = {
@@ -153,44 +153,6 @@ _SHAPES = {
     "e4m3": (3, -6, 448.0),
     "e5m2": (2, -14, 57344.0),
 }
-
-
-def odd_sum(a: Array, b: Array) -> Array:
-    """a + b in float64, rounded to odd."""
-    total = np.ascontiguousarray(a + b)
-    back = total - a
-    error = (a - (total - back)) + (b - back)  # exact (Knuth)
-    bits = total.view(np.int64)
-    inexact = (error != 0) & np.isfinite(total) & np.isfinite(error) & (bits & 1 == 0)
-    if not inexact.any():
-        return total
-    away = (error > 0) == (total > 0)  # the exact result is further from zero
-    moved: Array = np.where(inexact, bits + np.where(away, 1, -1), bits).view(np.float64)
-    return moved
-
-
-def odd_fma(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c in float64, rounded to odd; exact before it for factors of 26 bits or fewer."""
-    a, b, c = (x.astype(np.float64, copy=False) for x in (a, b, c))
-    return odd_sum(a * b, c)
-
-
-def fma_f64(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c rounded about once: the product's error is kept (Dekker), so that in rare ties the last bit differs."""
-    product = a * b
-    (ah, al), (bh, bl) = _split(a), _split(b)
-    lost = al * bl - (((product - ah * bh) - al * bh) - ah * bl)
-    total = product + c
-    back = total - product
-    rest = (product - (total - back)) + (c - back) + np.where(np.isfinite(lost), lost, 0.0)
-    fixed = total + rest
-    return np.where(np.isfinite(fixed), fixed, total)
-
-
-def _split(x: Array) -> tuple[Array, Array]:
-    scaled = x * 134217729.0  # 2**27 + 1
-    high = scaled - (scaled - x)
-    return high, x - high
 
 
 def to_format(x: Array, kind: str, mode: str = "rn", *, satfinite: bool = False) -> Array:

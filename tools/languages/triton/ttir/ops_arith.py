@@ -35,9 +35,11 @@ from kerneltune.tools.languages.triton.ttir.values import (
     decode,
     divide,
     encode,
+    fma_f64,
     leading_zeros,
     materialise,
     multiply_high,
+    odd_fma,
     poison,
     round_to,
     shift,
@@ -152,13 +154,16 @@ def _from_int(view: Callable[[Array], Array]) -> Handler:
 
 
 def float_to_int(value: Array, dtype: np.dtype[np.signedinteger], signed: bool) -> Array:
-    """Truncation that saturates at 32 or 64 bits and maps NaN to 0, like PTX `cvt.rzi`; narrower types then wrap."""
+    """Truncation that saturates at 32 or 64 bits, like PTX `cvt.rzi`; narrower types then wrap. NaN becomes 0, or the
+    highest bit alone where either side has 64 bits."""
     bits = max(32, dtype.itemsize * 8)
+    of_nan = 1 << bits - 1 if 64 in (bits, value.dtype.itemsize * 8) else 0
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if signed else (0, 2**bits)
     wide = np.trunc(np.nan_to_num(value.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
     # the largest double below `high` keeps the cast itself in range; what was clipped becomes the maximum exactly
     inside = np.clip(wide, low, np.nextafter(float(high), 0)).astype(f"{'i' if signed else 'u'}{bits // 8}")
-    return np.where(wide >= high, inside.dtype.type(high - 1), inside).view(f"i{bits // 8}").astype(dtype)
+    found = np.where(wide >= high, inside.dtype.type(high - 1), inside).view(f"u{bits // 8}")
+    return np.where(np.isnan(value), found.dtype.type(of_nan), found).view(f"i{bits // 8}").astype(dtype)
 
 
 def _to_int(signed: bool) -> Handler:
@@ -278,14 +283,25 @@ def _torch(name: str) -> Function:
     return function
 
 
+def _flushing(function: Function) -> Function:
+    """Of float32, a subnormal number counts as zero: Triton has libdevice compiled so, and takes `sqrt.approx.ftz`. It
+    shows where a function is not continuous there: the ceiling of 1e-40 is 0, the root of -1e-40 is -0."""
+
+    def flushed(value: Array) -> Array:
+        if value.dtype == np.float32:
+            value = np.where(np.abs(value) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), value), value)
+        return function(value)
+
+    return flushed
+
+
 def _rsqrt(value: Array) -> Array:
     return np.reciprocal(np.sqrt(value))
 
 
 def _fma(a: Array, b: Array, c: Array) -> Array:
-    """Multiply and add with one rounding: the product of two float32 numbers is exact in float64."""
-    wide: Array = a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
-    return wide.astype(a.dtype)
+    """Multiply and add, to be rounded once more, which leaves it rounded once: see `odd_sum`."""
+    return fma_f64(a, b, c) if a.dtype == np.float64 else odd_fma(a, b, c)
 
 
 def _round_half_away(value: Array) -> Array:
@@ -309,12 +325,13 @@ def _sincospi(function: Function) -> Function:
 
 # what numpy has under the same name
 _OF_NUMPY = """
-exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh floor
-ceil trunc copysign
+exp exp2 expm1 log log2 log10 log1p cbrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh trunc
+copysign
 """
 FLOAT: dict[str, Function] = {name: getattr(np, name) for name in _OF_NUMPY.split()}
 FLOAT |= {
-    "rsqrt": _rsqrt,
+    **{name: _flushing(getattr(np, name)) for name in ("floor", "ceil", "sqrt")},
+    "rsqrt": _flushing(_rsqrt),
     "erf": _torch("erf"),
     "erfc": _torch("erfc"),
     "round": _round_half_away,

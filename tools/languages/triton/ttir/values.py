@@ -147,6 +147,49 @@ def round_to(x: Array, kind: Type, toward_zero: bool = False) -> Array:
     return x.astype(stored_dtype(kind), copy=False)
 
 
+def odd_sum(a: Array, b: Array) -> Array:
+    """a + b in float64, *rounded to odd*: a sum that is not exact gets an odd last bit, so that rounding it once more,
+    in any direction, to far fewer bits is what rounding the exact one would have been."""
+    total, error = _two_sum(a, b)
+    bits = np.ascontiguousarray(total).view(np.int64)
+    inexact = (error != 0) & np.isfinite(total) & np.isfinite(error) & (bits & 1 == 0)
+    if not inexact.any():
+        return total
+    away = (error > 0) == (total > 0)  # the exact result is further from zero
+    moved: Array = np.where(inexact, bits + np.where(away, 1, -1), bits).view(np.float64)
+    return moved
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """a + b, and what rounding it lost, exactly (Knuth)."""
+    total = np.asarray(a + b)
+    back = total - a
+    return total, (a - (total - back)) + (b - back)
+
+
+def odd_fma(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c in float64, rounded to odd; exact before it for factors of 26 bits or fewer."""
+    a, b, c = (x.astype(np.float64, copy=False) for x in (a, b, c))
+    return odd_sum(a * b, c)
+
+
+def fma_f64(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c rounded once (Boldo and Melquiond, 2008), but where parts of it overflow or are subnormal."""
+    product = a * b
+    (ah, al), (bh, bl) = _split(a), _split(b)
+    lost = al * bl - (((product - ah * bh) - al * bh) - ah * bl)  # exact (Dekker)
+    near, rest = _two_sum(c, np.where(np.isfinite(lost), lost, 0.0))
+    total, error = _two_sum(product, near)
+    fixed = total + odd_sum(rest, error)
+    return np.where(np.isfinite(fixed), fixed, product + c)
+
+
+def _split(x: Array) -> tuple[Array, Array]:
+    scaled = x * 134217729.0  # 2**27 + 1
+    high = scaled - (scaled - x)
+    return high, x - high
+
+
 def decode(raw: Array, kind: Type) -> Array:
     """Memory (or register) bits to stored values."""
     name = scalar_name(kind)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 import threading
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import torch
 from kerneltune.tools.languages.triton.ttir.interpreter import run
 from kerneltune.tools.languages.triton.ttir.ir import AssertFailed, OutOfBounds, Scalar, StepLimit, UnsupportedOp, parse
 from kerneltune.tools.languages.triton.ttir.memory import Pointer
-from kerneltune.tools.languages.triton.ttir.values import encode, round_bf16, round_tf32, round_to
+from kerneltune.tools.languages.triton.ttir.values import encode, fma_f64, round_bf16, round_tf32, round_to
 from tests.tools.languages.triton.ttir import kernels
 from tests.tools.languages.triton.ttir.lowering import launch, pointer
 
@@ -154,6 +156,42 @@ def test_high_halves_of_products_are_exact_in_64_bits() -> None:
 @pytest.mark.parametrize(("value", "wanted"), [(3e9, 2**31 - 1), (-3e9, -(2**31)), (math.nan, 0), (-1.9, -1)])
 def test_float_to_int_saturates_like_the_hardware(value: float, wanted: int) -> None:
     assert evaluate("%r = arith.fptosi %a : f32 to i32", "i32", value) == wanted
+
+
+@pytest.mark.parametrize(("source", "target"), [("f32", "i64"), ("f64", "i32"), ("f64", "i64")])
+@pytest.mark.parametrize("op", ["fptosi", "fptoui"])
+def test_nan_of_64_bits_or_to_64_bits_becomes_the_highest_bit_as_cvt_has_it(op: str, source: str, target: str) -> None:
+    wide = (
+        "%x = arith.extf %a : f32 to f64"
+        if source == "f64"
+        else "%z = arith.constant 0.0 : f32\n%x = arith.addf %a, %z : f32"
+    )
+    bits = int(target[1:])
+    assert evaluate(f"{wide}\n%r = arith.{op} %x : {source} to {target}", target, math.nan) == -(1 << bits - 1)
+
+
+@pytest.mark.parametrize(
+    ("op", "value", "wanted"),
+    [
+        ("ceil", 1e-40, 0.0),
+        ("floor", -1e-40, -0.0),
+        ("sqrt", -1e-40, -0.0),
+        ("rsqrt", -1e-40, -math.inf),
+        ("ceil", 1.5e-38, 1.0),
+    ],
+)
+def test_subnormal_numbers_are_zero_to_functions_that_jump_there(op: str, value: float, wanted: float) -> None:
+    found = evaluate(f"%r = math.{op} %a : f32", "f32", value)
+    assert (found, math.copysign(1, found)) == (wanted, math.copysign(1, wanted))
+
+
+def test_fused_products_are_rounded_once() -> None:
+    rng = random.Random(5)
+    for _ in range(200):
+        a, b = (rng.uniform(-1, 1) * 2.0 ** rng.randrange(-30, 30) for _ in range(2))
+        c = -a * b * (1 + rng.randrange(-3, 4) * 2.0**-52) if rng.random() < 0.5 else rng.uniform(-9, 9)
+        exact = Fraction(a) * Fraction(b) + Fraction(c)
+        assert fma_f64(*(np.array([x]) for x in (a, b, c)))[0] == exact.numerator / exact.denominator
 
 
 def test_hex_constants_are_bit_patterns() -> None:
