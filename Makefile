@@ -21,7 +21,7 @@ PROBE := import signal, urllib.request as u; signal.alarm(5); u.urlopen('$(CPU_I
 EXTRA_INDEX = $$(test $(FLAVOUR) = cpu && $(BIN)/python -c "$(PROBE)" >/dev/null 2>&1 && echo --extra-index-url $(CPU_INDEX))
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) $(EXTRA_INDEX)
 
-.PHONY: demo test check format clean help locked hashes audit
+.PHONY: demo test check fuzz format clean help locked hashes audit
 
 help: ## what there is to make
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -55,6 +55,11 @@ audit: | $(BIN)/python ## known holes of the pinned versions; needs the network
 	$(BIN)/python -m venv $(VENV)/audit
 	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
 	$(VENV)/audit/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off -r constraints/gpu.txt
+
+# All targets together take FUZZ_SECONDS; ARGS="ttir ptx" names some of them.
+fuzz: $(VENV)/.developed-$(FLAVOUR) ## ten minutes of strange bytes for everything that reads them
+	$(BIN)/python -c "import atheris" 2>/dev/null || $(INSTALL) -e ".[dev,fuzz$(if $(filter gpu,$(FLAVOUR)),$(comma)gpu)]"
+	$(BIN)/python -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),600) $(ARGS)
 
 format: $(VENV)/.developed-$(FLAVOUR) ## put the sources into shape
 	$(BIN)/ruff check --fix .

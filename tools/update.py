@@ -806,7 +806,7 @@ def _leaves(tree: Json, path: str = "") -> Iterator[tuple[str, Json]]:
 
 def _items(tree: Json) -> list[tuple[str, Json]] | None:
     """The children of a node; None for a leaf."""
-    if isinstance(tree, dict) and "$dict" in tree:
+    if isinstance(tree, dict) and isinstance(tree.get("$dict"), dict):
         return list(tree["$dict"].items())
     if isinstance(tree, dict) and "$tuple" in tree:
         tree = tree["$tuple"]

@@ -262,7 +262,11 @@ def _facts_of(record: Attempt, updated: Updated | None) -> tuple[KernelFacts, ..
 
 
 def _conversations(store: "Store", run_id: str) -> tuple[Conversation, ...]:
-    return trajectory(store.load_messages(run_id)).conversations
+    """What was said in a run. Raises StoreError where a reply's calls are none."""
+    try:
+        return trajectory(store.load_messages(run_id)).conversations
+    except DecodeError as error:
+        raise StoreError(f"{store.path}: a reply of run {run_id} is damaged: {error}") from error
 
 
 def _until(store: "Store", shown: "ShownAttempt") -> Conversation:

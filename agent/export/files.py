@@ -255,6 +255,6 @@ def _check_free(target: Path, *, overwrite: bool) -> None:
 def _is_export(folder: Path) -> bool:
     try:
         found: Json = json.loads((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and "kerneltune_export" in found

@@ -8,7 +8,7 @@ from typing import Literal
 from kerneltune.agent.attempt import Attempt, StopReason
 from kerneltune.agent.events import Event, Replied, RunEnded, RunResumed, RunStarted, Said, attempts_of
 from kerneltune.agent.models.types import ToolCall
-from kerneltune.tools.schema.codec import Json, decode
+from kerneltune.tools.schema.codec import DecodeError, Json, decode
 
 JUDGED_FILES = "files"  # the author of a run of `optimize bench`: nothing goes on, nothing repeats itself
 Role = Literal["system", "user", "assistant", "tool"]
@@ -128,6 +128,8 @@ def _said(event: Said) -> Message:
 
 def _replied(event: Replied) -> Message:
     """Raises DecodeError when its calls are none."""
+    if not isinstance(event.calls or [], list):
+        raise DecodeError(f"calls: wanted an array, got {event.calls!r:.100}")
     names = ("text", "at", "thinking", "turn", "stop", "model", "seconds", "usage", "cost_usd")
     facts = {name: getattr(event, name) for name in names}
     return Message(role="assistant", calls=tuple(map(_call, event.calls or ())), **facts)

@@ -148,7 +148,10 @@ def _decode_scalar(hint: Any, data: Json, where: str) -> Any:
         if isinstance(data, str) and data in ("inf", "-inf", "nan"):
             return float(data)
         _require(isinstance(data, int | float) and not isinstance(data, bool), data, where, "a number")
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError as error:  # of an integer beyond 1.8e308
+            raise DecodeError(f"{where}: wanted a number, got one of {data.bit_length()} bits") from error
     if hint is int:
         return _require(isinstance(data, int) and not isinstance(data, bool), data, where, "an integer")
     return _require(isinstance(data, hint), data, where, getattr(hint, "__name__", str(hint)))

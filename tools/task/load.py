@@ -128,8 +128,8 @@ def read_task(path: Path) -> TaskFile:
         raise TaskError(f"{path} cannot be read: {error.strerror}") from error
     except SyntaxError as error:
         raise TaskError(f"{path}, line {error.lineno}: {error.msg}") from error
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise TaskError(f"{path} is not a Python file: {error}") from error
+    except (UnicodeDecodeError, ValueError, RecursionError, MemoryError) as error:  # MemoryError: nested too deeply
+        raise TaskError(f"{path} is not a Python file: {str(error) or 'it is nested too deeply'}") from error
     _require_parts(path, tree)
     extras = {name: node for name, node in assignments(tree) if name in _EXTRAS}
     return TaskFile(
@@ -180,7 +180,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 def _literal(path: Path, name: str, node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError) as error:
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise TaskError(f"{path}, line {node.lineno}: {name} must be a literal: it is read, not run") from error
 
 
@@ -207,7 +207,7 @@ def _inputs(path: Path, tree: ast.Module, node: ast.expr | None) -> tuple[tuple[
     known = _forward_arguments(tree)
     found: dict[int, str] = {}
     for name, kind in value.items():
-        if kind not in INPUT_KINDS:
+        if not isinstance(kind, str) or kind not in INPUT_KINDS:
             meanings = "; ".join(f"{word!r} ({meaning})" for word, meaning in INPUT_KINDS.items())
             raise TaskError(f"{path}: INPUTS[{name!r}] = {kind!r} is not one of {meanings}")
         place = _position(path, name, known)
@@ -274,7 +274,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.FloorDiv: operator.floordiv,
-    ast.Pow: lambda base, exponent: base**exponent if 0 <= exponent < 64 else 0,
+    ast.Pow: lambda base, exponent: base**exponent if 0 <= exponent < 64 and abs(base) < 1 << 64 else 0,
     ast.LShift: lambda base, bits: base << bits if 0 <= bits < 64 else 0,
 }
 

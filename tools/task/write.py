@@ -65,8 +65,8 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else " is not a Python file"
         raise TaskError(f"{path}{line}: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise TaskError(f"{path} is not a Python file: {error}") from error
+    except (ValueError, RecursionError, MemoryError) as error:  # MemoryError: nested too deeply
+        raise TaskError(f"{path} is not a Python file: {str(error) or 'it is nested too deeply'}") from error
     found = _definition(tree, name, path)
     table = symtable.symtable(source, str(path), "exec")
     needed = _needed(tree, found, table)
@@ -119,8 +119,8 @@ def names_in(source: str, path: Path) -> list[str]:
     """What of a file could become a task: its functions, and classes with a forward. Raises TaskError."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise TaskError(f"{path} is not a Python file: {error}") from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise TaskError(f"{path} is not a Python file: {str(error) or 'it is nested too deeply'}") from error
     return [
         n.name
         for n in tree.body
