@@ -34,6 +34,7 @@ from kerneltune.agent.record.folder import PROCESS, folder_of, process_of
 from kerneltune.agent.record.merge import merge, opened_other
 from kerneltune.agent.record.store import FILE_NAME, Contradiction, Store
 from kerneltune.agent.settings import FIELDS, chosen_settings, variable_of
+from kerneltune.tools import reflect
 from kerneltune.tools import update as updates
 from kerneltune.tools.backends.runner_messages import Reply as RunnerReply
 from kerneltune.tools.languages.base import language
@@ -56,7 +57,7 @@ from kerneltune.tools.languages.triton.ttir.ir import parse as parse_ttir
 from kerneltune.tools.languages.triton.ttir.memory import Argument, DescriptorValue, Pointer
 from kerneltune.tools.receipt import author_view, statement
 from kerneltune.tools.sandbox import wire
-from kerneltune.tools.schema import evidence, sass
+from kerneltune.tools.schema import sass
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line, plain
 from kerneltune.tools.schema.errors import StoreError, TaskError, UsageError
 from kerneltune.tools.schema.messages import (
@@ -518,8 +519,9 @@ def settings(data: bytes) -> None:
 
 
 def _settings() -> Iterator[bytes]:
-    some = zip(FIELDS, ("r", "24", "1.5", "3"), strict=False)
-    yield "\n".join(f"{variable_of(name)}={value}" for name, value in some).encode()
+    yield "\n".join(
+        f"{variable_of(name)}={value}" for name, value in zip(FIELDS, ("r", "24", "1.5", "3"), strict=False)
+    ).encode()
     yield "\n".join(f"{variable_of(name)}=1" for name in FIELDS).encode()
 
 
@@ -579,9 +581,9 @@ def verdict(data: bytes) -> None:
     statement(spec, found, found.receipt.get("gpu"))
     limitations_by_sentence(found)
     launches_in_words(found.receipt)
-    evidence.bottlenecks(found)
-    evidence.counted(found.receipt)
-    evidence.probed(found.receipt)
+    reflect.bottlenecks(found)
+    reflect.counted(found.receipt)
+    reflect.probed(found.receipt)
 
 
 def _verdicts() -> Iterator[bytes]:
