@@ -37,6 +37,7 @@ from kerneltune.agent.attempt import (
     next_finalist,
     next_to_confirm,
 )
+from kerneltune.agent.models.types import LlmError
 from kerneltune.agent.tracker import AttemptTracker, GivenUp
 
 T = TypeVar("T")
@@ -100,7 +101,8 @@ class Run:
 def optimize(run: Run) -> StopReason:
     """Drive a run until a limit is reached or the author has nothing left, and conclude it; returns why it ended.
 
-    KeyboardInterrupt and a model's LlmError pass through: every finished attempt has been emitted by then.
+    KeyboardInterrupt and a model's LlmError pass through: every finished attempt has been emitted by then, and after an
+    LlmError, which says nothing against the kernels, the run has been concluded.
     """
     try:
         _judge_left(run)
@@ -109,6 +111,8 @@ def optimize(run: Run) -> StopReason:
         run.halted.set()
         for drafts in list(run.drafts) if isinstance(error, Exception) else ():
             bench_rest(run, drafts)
+        if isinstance(error, LlmError):
+            conclude(run.tracker)
         raise
     conclude(run.tracker)
     return why

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from kerneltune.agent.attempt import Limits, LlmTurn
+from kerneltune.agent.attempt import Limits, LlmTurn, tiers_for
 from kerneltune.agent.authors.llm.author import BEST_OF_ROUNDS, EVOLVE_ROUNDS, LlmAuthor, designs_of
 from kerneltune.agent.authors.llm.prompts import RunPrompts
-from kerneltune.agent.events import Event, Replied, Said
+from kerneltune.agent.events import Event, JudgingAgain, Replied, Said
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.models.types import (
     KeyRejected,
@@ -189,6 +189,14 @@ def test_an_error_of_the_provider_ends_the_run_and_loses_nothing(strategy: Strat
         optimize(room)
     assert len(room.tracker.attempts) == 2
     assert room.why_stop() == "interrupted"  # no other conversation asks again
+
+
+def test_the_best_is_confirmed_although_the_provider_is_gone() -> None:
+    room, events = going(ListModel([calling(written(5), written(4)), Unavailable("overloaded")]))
+    room.tracker.tiers = tiers_for(True)
+    with pytest.raises(Unavailable):
+        optimize(room)
+    assert [e.attempt_id for e in events if isinstance(e, JudgingAgain) and e.tier == "confirmed"] == ["r/2"]
 
 
 @pytest.mark.parametrize("strategy", ["best-of", "evolve"])
