@@ -97,6 +97,10 @@ class Run:
         cost = self.tracker.cost
         return self.limits_now.why_stop(list(self.tracker.attempts), self.elapsed_s, cost.cost_usd, cost.next_usd)
 
+    def is_over(self) -> bool:
+        """Whether a limit is reached, or a person wants no more."""
+        return self.why_stop() is not None
+
 
 def optimize(run: Run) -> StopReason:
     """Drive a run until a limit is reached or the author has nothing left, and conclude it; returns why it ended.
