@@ -13,15 +13,16 @@ from tests.agent import warm
 # The files that take most processor time, the longest first. They begin first (`make test` keeps the order), so that no
 # process works at one of them when the others have nothing left.
 LONG = """
-agent/test_model_runs.py docs/test_documents.py test_table.py corpus/test_attacks.py
-agent/test_init_then_optimise.py agent/view/test_view_tmux.py agent/test_api.py agent/test_commands.py
-tools/judge/test_admission.py agent/test_cli.py test_kernelbench_share.py agent/test_interrupted.py
-agent/authors/search/test_offline_experts.py agent/export/test_export_command.py agent/test_ptx_stories.py
-tools/tasks/test_builtin_tasks.py agent/authors/search/test_offline_odd_tasks.py
-agent/authors/search/test_offline_candidates.py tools/judge/test_compare.py agent/test_watch.py
-agent/test_command_line.py agent/authors/search/test_ptx_library.py agent/export/test_pairs_load.py
-agent/record/test_record_merge.py agent/test_start.py agent/test_compiled.py test_kernelbench_judge.py
-tools/sandbox/test_bubblewrap.py tools/test_bench.py
+docs/test_documents.py corpus/test_attacks.py agent/test_model_runs.py test_table.py corpus/test_honest.py
+tools/tasks/test_builtin_tasks.py tools/judge/test_admission.py agent/test_api.py agent/test_cli.py
+agent/view/test_view_tmux.py tools/test_bench.py agent/authors/search/test_offline_experts.py agent/test_commands.py
+agent/export/test_export_command.py agent/record/test_record_merge.py
+agent/authors/search/test_offline_candidates.py agent/test_init_then_optimise.py corpus/test_naive.py
+agent/test_command_line.py tools/judge/test_compare.py agent/test_ptx_stories.py tools/sandbox/test_bubblewrap.py
+agent/authors/search/test_offline_odd_tasks.py test_kernelbench_share.py agent/authors/search/test_ptx_library.py
+test_kernelbench_judge.py agent/test_watch.py tools/judge/test_large_cases.py agent/export/test_pairs_load.py
+agent/report/test_report_browser.py agent/test_interrupted.py agent/test_compiled.py agent/test_gpu_lost.py
+agent/test_start.py
 """.split()
 
 

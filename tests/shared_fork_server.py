@@ -29,7 +29,10 @@ T = TypeVar("T")
 SHARED = "SHARED_FORK_SERVER"  # the variable that says where one listens
 _LOADED = (
     *(f"torch._inductor.{name}" for name in ("compile_fx", "choices", "tiling_utils", "bounds")),  # 1 s a run
-    "kerneltune.tools.trace.tracer",  # from here on what a role's program imports before it is confined: 0.1 s a role
+    "triton.experimental.gluon.nvidia.hopper",  # from here on what roles load before they are confined: 0.1 s a role
+    "kerneltune.tools.languages.triton.language",
+    "kerneltune.tools.languages.ptx.language",
+    "kerneltune.tools.trace.tracer",
     "kerneltune.tools.compile.compiler",
     "kerneltune.tools.replay.interpret",
     "kerneltune.tools.judge.service.cpu_judge",
@@ -164,9 +167,11 @@ def serve(listening: int, parent: int) -> NoReturn:
     with socket.socket(fileno=listening) as server:
         select.select([server], [], [])
         fork_server.warm()
+        gc.disable()
         for name in _LOADED:
             importlib.import_module(name)
         gc.freeze()  # what is shared with the fork servers stays so
+        gc.enable()
         while True:
             line, _ = server.accept()
             if os.fork() == 0:

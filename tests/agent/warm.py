@@ -98,6 +98,7 @@ def serve(listening: int, parent: int, workers: str) -> NoReturn:
     from tests import shared_fork_server
 
     die_with_parent(parent)
+    gc.disable()
     for package in (kerneltune.agent.commands, kerneltune.agent.models):  # the models' SDKs: 1 s of each run
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
@@ -107,6 +108,7 @@ def serve(listening: int, parent: int, workers: str) -> NoReturn:
     assert threading.active_count() == 1  # threads do not survive a fork; those of OpenBLAS and jemalloc are made anew
     shared_fork_server.use(workers)
     gc.freeze()  # what is shared with the children stays so
+    gc.enable()
     with socket.socket(fileno=listening) as server:
         while True:
             line, _ = server.accept()

@@ -193,7 +193,9 @@ def _confine(write_end: int, folder: Path) -> None:
 
 def main(arguments: list[str]) -> None:
     """Print one line of JSON for each pair of files."""
-    import triton.runtime.interpreter  # noqa: F401 - before the forks
+    # before the forks; a kernel's first argument loads the first of them
+    import triton.experimental.gluon.nvidia.hopper
+    import triton.runtime.interpreter  # noqa: F401
 
     pairs = list(zip(arguments[::2], arguments[1::2], strict=True))
     for task, candidate in pairs:

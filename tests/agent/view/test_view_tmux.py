@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent import warm
-from tests.agent.shell import SOFTMAX, env
+from tests.agent.shell import SOFTMAX, command, env
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[3]
 COMMAND = f"{sys.executable} -c 'from kerneltune.agent.cli import main; main()'"
 FLAGS = ("--task", SOFTMAX, "--model", "offline", "--runs-dir", "runs")
 STORY = ("--task", SOFTMAX, "--model", f"scripted:{ROOT}/tests/agent/stories/softmax.jsonl", "--runs-dir", "runs")
-RUN = f"{COMMAND} {shlex.join(FLAGS)} --max-attempts 60 --width 1"
+MANY = ("--max-attempts", "60", "--width", "1")
+RUN = f"{COMMAND} {shlex.join([*FLAGS, *MANY])}"
 
 
 class Tmux:
@@ -203,7 +204,8 @@ def test_a_run_that_begins_in_the_background_takes_the_terminal_after_fg(tmux: T
 
 
 def test_a_run_without_colours_stops_after_what_is_under_way_when_it_is_asked_to(tmux: Tmux) -> None:
-    tmux.type(f"NO_COLOR=1 {RUN}; echo exit-$?")
+    run = shlex.join(command(*FLAGS, *MANY))
+    tmux.type(f"NO_COLOR=1 {run}; echo exit-$?")
     tmux.shows("✓ checked")
     codes = set(re.findall("\x1b\\[([0-9;]*)m", tmux.page("-e")))
     assert not [c for c in codes if re.search(r"(^|;)(3[0-8]|4[0-8]|9\d)(;|$)", c)]
