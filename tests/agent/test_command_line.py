@@ -281,9 +281,7 @@ def test_every_verdict_can_be_asked_for() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_bash_completes_commands_tasks_and_runs(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "runs") as store:
-        store.write(started("20260101-120000-softmax-ab12"))
+def test_bash_completes_commands_flags_and_choices(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "optimize"
     program.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'from kerneltune.agent.cli import main; main()' \"$@\"\n")
@@ -291,8 +289,8 @@ def test_bash_completes_commands_tasks_and_runs(tmp_path: Path) -> None:
     script = """
 source <(optimize completion bash)
 offer() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _optimize; echo "${COMPREPLY[*]}"; }
-offer optimize sel; offer optimize --task swig; offer optimize show 2026; offer optimize --patie
+offer optimize sel; offer optimize --patie; offer optimize runs --verdict wro; offer optimize --effort xh
 """
     variables = env() | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert done.stdout.split() == ["selftest", "swiglu", "20260101-120000-softmax-ab12", "--patience"], done.stderr
+    assert done.stdout.split() == ["selftest", "--patience", "wrong", "xhigh"], done.stderr

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -282,7 +283,7 @@ def until(tmux: Callable[..., str], wanted: str, timeout_s: float = 40.0) -> str
 
 
 def shell_line(*arguments: str) -> str:
-    quoted = " ".join(f"'{word}'" for word in command(*arguments))
+    quoted = shlex.join(command(*arguments))
     return f"clear; {quoted}; echo exit code $?"
 
 
