@@ -417,7 +417,7 @@ def replies(data: bytes) -> None:
     if not isinstance(events, list):
         return
     request = ModelRequest("", (), TOOLS)
-    partial = (openai_chat._Completion(), openai_responses._Response(), anthropic._Message())
+    partial: tuple[Any, ...] = (openai_chat._Completion(), openai_responses._Response(), anthropic._Message())
     for model, made in zip(_models(), partial, strict=True):
         with contextlib.suppress(LlmError):
             for event in events:

@@ -1,7 +1,7 @@
 """Instructions on registers alone: integers, bits, floating point, comparisons, conversions."""
 
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from kerneltune.tools.languages.triton.ttir.ir import Array
 from kerneltune.tools.languages.triton.ttir.values import (
     ROUNDED,
     divide,
+    extreme,
     fma_f64,
     leading_zeros,
     multiply_high,
@@ -424,11 +425,7 @@ def _extreme(ins: Ins) -> Run:
         if crossed:
             found = fn(np.abs(xs[0]), np.abs(xs[1]))
             return np.where(np.signbit(xs[0]) != np.signbit(xs[1]), -found, found)
-        found = reduce(fn, xs)
-        if not (zero := found == 0).any():
-            return found
-        preferred = reduce(np.logical_or, [(x == 0) & (np.signbit(x) == least) for x in xs])
-        return np.where(zero, np.where(preferred == least, found.dtype.type(-0.0), found.dtype.type(0)), found)
+        return extreme(fn, *xs)
 
     return _floating(ins, run, len(ins.operands) - 1)
 

@@ -35,6 +35,7 @@ from kerneltune.tools.languages.triton.ttir.values import (
     decode,
     divide,
     encode,
+    extreme,
     fma_f64,
     leading_zeros,
     materialise,
@@ -214,10 +215,10 @@ _FLOAT: dict[str, Callable[..., Array]] = {
     "divf": np.divide,
     "remf": np.fmod,
     "negf": np.negative,
-    "maximumf": np.maximum,
-    "minimumf": np.minimum,
-    "maxnumf": np.fmax,
-    "minnumf": np.fmin,
+    "maximumf": partial(extreme, np.maximum),
+    "minimumf": partial(extreme, np.minimum),
+    "maxnumf": partial(extreme, np.fmax),
+    "minnumf": partial(extreme, np.fmin),
 }
 
 ELEMENTWISE_OPS: dict[str, Handler] = {f"arith.{name}": float_op(function) for name, function in _FLOAT.items()}
@@ -352,9 +353,11 @@ INT: dict[str, Function] = {
 }
 
 # libdevice has the above, some under other names, and more
-_MORE_OF_NUMPY = "rint fmod fmin fmax hypot nextafter ldexp isnan isinf signbit"
+_MORE_OF_NUMPY = "rint fmod hypot nextafter ldexp isnan isinf signbit"
 _LIBDEVICE: dict[str, Function] = FLOAT | {name: getattr(np, name) for name in _MORE_OF_NUMPY.split()}
 _LIBDEVICE |= {
+    "fmin": partial(extreme, np.fmin),
+    "fmax": partial(extreme, np.fmax),
     "fabs": np.abs,
     "pow": np.power,
     "powi": np.power,
@@ -453,8 +456,8 @@ def _as_result(found: Array, op: Op, signed: bool = True) -> Array:
 def clampf(frame: Frame, op: Op, args: list[Array]) -> Array:
     value, low, high = args
     if op.attrs.get("propagateNan") == "all":
-        return np.minimum(np.maximum(value, low), high)
-    return np.fmin(np.fmax(value, low), high)
+        return extreme(np.minimum, extreme(np.maximum, value, low), high)
+    return extreme(np.fmin, extreme(np.fmax, value, low), high)
 
 
 def mulhiui(frame: Frame, op: Op, args: list[Array]) -> Array:

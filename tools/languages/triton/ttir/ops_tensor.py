@@ -21,7 +21,7 @@ from kerneltune.tools.languages.triton.ttir.ir import (
     scalar_name,
     shape_of,
 )
-from kerneltune.tools.languages.triton.ttir.values import materialise, unsigned, widen_axis
+from kerneltune.tools.languages.triton.ttir.values import is_zero, materialise, ordered_zeros, unsigned, widen_axis
 
 AXES = {"x": 0, "y": 1, "z": 2}
 
@@ -177,6 +177,7 @@ UFUNCS: dict[str, np.ufunc] = {
     "arith.ori": np.bitwise_or,
     "arith.xori": np.bitwise_xor,
 }
+_FLOAT_EXTREMES = (np.maximum, np.minimum, np.fmax, np.fmin)
 _ROUNDS = ("arith.addf", "arith.mulf")
 # ops whose results follow from their operands alone, and the ends of regions
 _PURE = ("arith.", "math.", "tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return")
@@ -233,7 +234,10 @@ def reduce(frame: Frame, op: Op, args: list[Array]) -> list[Array]:
     if known := known_combiner(op):
         ufunc, is_unsigned = known
         value = unsigned(values[0]) if is_unsigned else values[0]
-        return [ufunc.reduce(value, axis=axis, dtype=value.dtype).view(args[0].dtype)]
+        found = ufunc.reduce(value, axis=axis, dtype=value.dtype).view(args[0].dtype)
+        if ufunc in _FLOAT_EXTREMES and found.dtype.kind == "f":
+            found = ordered_zeros(ufunc, found, lambda least: is_zero(value, least).any(axis))
+        return [found]
     return [value.take(0, axis) for value in _tree(frame, op, values, axis)]
 
 
@@ -268,7 +272,10 @@ def scan(frame: Frame, op: Op, args: list[Array]) -> list[Array]:
     if known := known_combiner(op):
         ufunc, is_unsigned = known
         value = unsigned(values[0]) if is_unsigned else values[0]
-        values = [ufunc.accumulate(value, axis=axis, dtype=value.dtype).view(args[0].dtype)]
+        found = ufunc.accumulate(value, axis=axis, dtype=value.dtype).view(args[0].dtype)
+        if ufunc in _FLOAT_EXTREMES and found.dtype.kind == "f":
+            found = ordered_zeros(ufunc, found, lambda least: np.logical_or.accumulate(is_zero(value, least), axis))
+        values = [found]
     else:
         values = _prefixes(frame, op, values, axis)
     return [np.flip(value, axis) for value in values] if op.attrs.get("reverse") is True else values

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 
@@ -145,6 +145,27 @@ def round_to(x: Array, kind: Type, toward_zero: bool = False) -> Array:
     if name == "f16" and toward_zero:
         return round_to_grid(x.astype(np.float64), (10, -14, 65504.0), "rz").astype(np.float16)
     return x.astype(stored_dtype(kind), copy=False)
+
+
+def extreme(function: Callable[..., Array], *values: Array) -> Array:
+    """Numpy's minimum, maximum, fmin or fmax of floats, with -0 below +0 as on GPUs, where numpy takes either."""
+    found = reduce(function, values)
+    return ordered_zeros(function, found, lambda least: reduce(np.logical_or, [is_zero(x, least) for x in values]))
+
+
+def ordered_zeros(function: Callable[..., Array], found: Array, preferred: Callable[[bool], Array]) -> Array:
+    """What an extreme found, zeros with the right sign. `preferred`: where there was a zero with that sign."""
+    if not (zero := found == 0).any():
+        return found
+    least = function in (np.minimum, np.fmin)
+    sign = np.where(preferred(least) == least, found.dtype.type(-0.0), found.dtype.type(0))
+    return np.where(zero, sign, found)
+
+
+def is_zero(value: Array, negative: bool) -> Array:
+    """Where there is a zero with that sign."""
+    found: Array = (value == 0) & (np.signbit(value) == negative)
+    return found
 
 
 def odd_sum(a: Array, b: Array) -> Array:

@@ -185,6 +185,24 @@ def test_subnormal_numbers_are_zero_to_functions_that_jump_there(op: str, value:
     assert (found, math.copysign(1, found)) == (wanted, math.copysign(1, wanted))
 
 
+@pytest.mark.parametrize(("op", "wanted"), [("maximumf", 0.0), ("maxnumf", 0.0), ("minimumf", -0.0), ("minnumf", -0.0)])
+@pytest.mark.parametrize("values", [(0.0, -0.0), (-0.0, 0.0)])
+def test_minus_zero_is_below_zero(op: str, wanted: float, values: tuple[float, float]) -> None:
+    def same(found: float) -> bool:
+        return found == 0 and math.copysign(1, found) == math.copysign(1, wanted)
+
+    assert same(evaluate(f"%r = arith.{op} %a, %b : f32", "f32", *values))
+    body = f"""%j = tt.join %a, %b : f32 -> tensor<2xf32>
+        %k = tt.join %j, %j : tensor<2xf32> -> tensor<2x2xf32>
+        %x = tt.reshape %k : tensor<2x2xf32> -> tensor<4xf32>
+        %r = "tt.reduce"(%x) <{{axis = 0 : i32}}> ({{
+        ^bb0(%p: f32, %q: f32):
+        %s = arith.{op} %p, %q : f32
+        tt.reduce.return %s : f32
+        }}) : (tensor<4xf32>) -> f32"""
+    assert same(evaluate(body, "f32", *values))
+
+
 def test_fused_products_are_rounded_once() -> None:
     rng = random.Random(5)
     for _ in range(200):
