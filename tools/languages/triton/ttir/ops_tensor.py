@@ -236,7 +236,7 @@ def reduce(frame: Frame, op: Op, args: list[Array]) -> list[Array]:
         value = unsigned(values[0]) if is_unsigned else values[0]
         found = ufunc.reduce(value, axis=axis, dtype=value.dtype).view(args[0].dtype)
         if ufunc in _FLOAT_EXTREMES and found.dtype.kind == "f":
-            found = ordered_zeros(ufunc, found, lambda least: is_zero(value, least).any(axis))
+            found = ordered_zeros(ufunc, found, lambda least: np.logical_or.reduce(is_zero(value, least), axis=axis))
         return [found]
     return [value.take(0, axis) for value in _tree(frame, op, values, axis)]
 
