@@ -19,6 +19,8 @@ from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import StoreError
 from kerneltune.tools.schema.verdict import KernelReport, Tier, Verdict
 
+_END_OF_TIME_S = 253_402_300_800  # the end of the year 9999, and of the calendar
+
 
 @dataclass(frozen=True)
 class RunEvent:
@@ -26,6 +28,10 @@ class RunEvent:
 
     run_id: str
     at: float = field(default_factory=time.time, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.at < _END_OF_TIME_S:
+            raise ValueError(f"{self.at} is no time of an event")
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,9 @@ def arbitrary(hint: Any, rng: random.Random, **fixed: Any) -> Any:
         return rng.choice(list(hint))
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
+        fixed = (
+            {"at": float(rng.randrange(2_000_000_000)), **fixed} if "at" in hints else fixed
+        )  # a time, not any number
         made = {f.name: arbitrary(hints[f.name], rng) for f in dataclasses.fields(hint) if f.name not in fixed}
         return typing.cast(Any, hint)(**made | fixed)
     if origin in (typing.Union, types.UnionType):
