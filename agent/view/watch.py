@@ -90,7 +90,7 @@ class Playback:
             self.ended = isinstance(event, RunEnded)
 
     def _at(self, event: Event) -> float:
-        at = event.at if abs(event.at) < _LATEST else 0.0  # also NaN: a record from elsewhere may say anything
+        at = event.at if event.at < _LATEST else 0.0  # a record from elsewhere may say anything
         return max(self.last_at, at)
 
     @property

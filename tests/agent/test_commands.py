@@ -233,22 +233,23 @@ def test_what_a_run_leaves_is_for_its_user_alone(folder: Path) -> None:
 def test_a_merged_run_is_verified_with_its_task_only_by_somebody_who_trusts_it(
     folder: Path, benched: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """The task that comes with the record writes a file when it runs; somebody else's file lies where it says."""
-    ran, task, kernel = tmp_path / "ran", tmp_path / "theirs" / "twice.py", folder / "kernels" / "a_good.py"
+    """Where the record says that its task lies is a file that would end the command; its own source would not."""
+    task, kernel = tmp_path / "theirs" / "twice.py", folder / "kernels" / "a_good.py"
     task.parent.mkdir()
-    task.write_text(f"open({str(ran)!r}, 'w').close()\n{TASK.partition('CASES')[0]}")
+    stops = "import os\nassert not os.path.exists(os.path.join(os.path.dirname(__file__), 'stop')), 'it ran'\n"
+    task.write_text(stops + TASK.partition("CASES")[0])
     done = optimize("bench", str(kernel), "--task", str(task), "--json", cwd=task.parent)
     attempt_id = json.loads(done.stdout.splitlines()[0])["attempt_id"]
     assert optimize("merge", str(task.parent / "runs"), cwd=tmp_path).returncode == 0
-    ran.unlink()
+    (task.parent / "stop").touch()
+    done = optimize("verify", attempt_id, "--task", str(task), cwd=tmp_path)
+    assert "it ran" in done.stderr
     done = optimize("verify", attempt_id, cwd=tmp_path)
-    assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1), done.stderr
+    assert (done.returncode, done.stdout, len(done.stderr.strip().splitlines())) == (2, "", 1), done.stderr
     assert "--trust-task" in done.stderr
-    assert not ran.exists()
-    task.unlink()  # the record's own source, then
+    task.unlink()
     done = optimize("verify", attempt_id, "--trust-task", "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["held"] is True, done.stderr
-    assert ran.exists()
 
 
 def test_a_failure_is_repeated_as_well_and_shown_side_by_side(folder: Path, benched: list[dict[str, Any]]) -> None:

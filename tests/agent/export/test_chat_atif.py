@@ -57,7 +57,7 @@ def test_a_conversation_is_a_document_with_calls_observations_and_metrics() -> N
 
 
 def test_windows_mark_what_was_copied_and_charge_for_it_once() -> None:
-    run, model = held(long_script(), context_tokens=4_000)
+    run, model = held(long_script(), context_tokens=1_500)
     made = [m.values for m in Atif(seen=True).rows(run)]
     for document in made:
         check(document)

@@ -138,7 +138,7 @@ def test_each_conversation_has_the_system_prompt_that_was_said_before_it() -> No
 
 
 def test_every_window_of_a_long_run_is_word_for_word_what_the_model_was_asked() -> None:
-    run, model = held(long_script(), context_tokens=4_000)
+    run, model = held(long_script(), context_tokens=1_500)
     wanted = [[("system", r.system, ()), *(m for said in r.messages for m in as_chat(said))] for r in model.asked]
     shown = []
     windows = [talk for conversation in run.conversations for talk in dialogues(conversation, seen=True)]

@@ -181,7 +181,7 @@ def test_other_sizes_of_inputs_do_not_fit() -> None:
         ((Storage(1, -20, "scratch"),), "-20 bytes"),
         ((Storage(1, 1 << 40, "scratch"),), "MiB of workspace"),
         ((Storage(1, 2 << 30, "constant", data=""),), "a constant of 2048 MiB"),
-        ((Storage(1, 16, "constant", data=base64.b64encode(zlib.compress(bytes(99))).decode()),), "bytes, not 16"),
+        ((Storage(1, 16, "constant", data=base64.b64encode(zlib.compress(bytes(99))).decode()),), "more than 16 bytes"),
     ],
 )
 def test_a_plan_that_contradicts_itself_or_wants_too_much_is_refused(storages: tuple[Storage, ...], words: str) -> None:
