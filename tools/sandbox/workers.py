@@ -520,9 +520,10 @@ def compile_ahead(bytecode: Path, packages: Sequence[str] = _IMPORTED) -> "subpr
     """Make bytecode of packages on all cores, beside the process that imports them one module after the other. Leads a
     session, whose end is its end."""
     found = [place for name in packages for place in _folders_of(name)]
-    words = ["-I", "-X", f"pycache_prefix={bytecode}", "-m", "compileall", "-q", "-j", "0", *found]
-    null = subprocess.DEVNULL
-    return subprocess.Popen([sys.executable, *words], stdin=null, stdout=null, stderr=null, start_new_session=True)
+    words = [sys.executable, "-P", "-s", "-m", "compileall", "-q", "-j", "0", *found]
+    # the workers of compileall are new processes from Python 3.12 on, to which it hands no -X pycache_prefix
+    env, null = environment(bytecode) | {"PYTHONPYCACHEPREFIX": str(bytecode)}, subprocess.DEVNULL
+    return subprocess.Popen(words, env=env, stdin=null, stdout=null, stderr=null, start_new_session=True)
 
 
 def _folders_of(package: str) -> Sequence[str]:
