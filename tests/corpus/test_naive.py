@@ -63,6 +63,11 @@ def _credit(result: dict[str, Any], twin: dict[str, Any]) -> float:
     return float(max(by_time, by_reference))
 
 
+def test_the_naive_harness_is_asked_about_tasks_of_the_corpus_alone() -> None:
+    asked = [s.name for s in CORPUS.values() if s.naive in ("fooled", "not fooled") and not isinstance(s.task, Path)]
+    assert asked == []
+
+
 @pytest.mark.parametrize("name", FOOLED)
 def test_the_naive_harness_is_fooled(name: str, naive: Results) -> None:
     result, twin = naive[name], CORPUS[name].twin

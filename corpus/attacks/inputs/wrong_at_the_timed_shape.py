@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import nn
 
-SPECIMEN = {"id": "S42", "task": "rms_norm", "expect": ["wrong"], "naive": "not fooled"}
+SPECIMEN = {"id": "S42", "task": "rms_norm", "expect": ["wrong"], "naive": "not applicable"}
 
 
 @triton.jit
