@@ -81,9 +81,9 @@ def _tier(tier: str, n_blocks: int, facts: Mapping[str, Json]) -> str:
 
 def _clocks(facts: Mapping[str, Json]) -> Iterator[str]:
     clocks = facts.get("sm_clock_mhz")
-    if isinstance(clocks, Mapping) and clocks.get("median") is not None:
-        slow = f" (p5 {clocks['p5']:.0f})" if clocks.get("p5") is not None else ""
-        yield f"SM {clocks['median']:.0f} MHz median{slow}"
+    if isinstance(clocks, Mapping) and (median_mhz := _number(clocks, "median")) is not None:
+        p5_mhz = _number(clocks, "p5")
+        yield f"SM {median_mhz:.0f} MHz median" + (f" (p5 {p5_mhz:.0f})" if p5_mhz is not None else "")
     reasons = facts.get("throttle_reasons")
     if isinstance(reasons, int):
         yield "no throttle" if not throttled(reasons) else f"throttled (reasons {reasons:#x})"

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import KerneltuneError
@@ -39,12 +39,18 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool call of a reply. `problem` says what is wrong with arguments that are no JSON object."""
+    """A tool call of a reply. `problem` says what is wrong with arguments that are no JSON object. Raises TypeError for
+    an id or a name that is no text, which some server may send."""
 
     call_id: str
     name: str
     arguments: dict[str, Json] = field(default_factory=dict)
     problem: str = ""
+
+    def __post_init__(self) -> None:
+        texts: tuple[Any, ...] = (self.call_id, self.name)
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("the id or the name of a call is no text")
 
 
 @dataclass(frozen=True)
