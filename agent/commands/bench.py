@@ -249,7 +249,7 @@ class FilesView:
 
     def _verdict(self, file: Attempt) -> None:
         """Show the verdict of a file."""
-        receipt = self._receipts.pop(file.attempt_id, {})  # none, where it found no room on the disk
+        receipt = self._receipts.pop(file.attempt_id, {})  # none, where an attempt with the same plans was judged again
         made = file_json(file, receipt, self.folder) if self._json else None
         self._show(self._out, jsonlib.dumps(made, allow_nan=False) if made else file_line(file, self._colour))
 

@@ -612,8 +612,8 @@ def resume_run(
     with Store.open(settings.runs_dir) as store, ScratchFolder() as scratch:
         event, events = _stored(store, run_id)
         attempts = store.attempts(event.run_id)
-        came = None if trust_task else store.merged_from(event.run_id)
-        task_file, _ = stored_task(event, task, scratch, merged_from=came, of_record=trust_task)
+        came = store.merged_from(event.run_id)
+        task_file, _ = stored_task(event, task, scratch, merged_from=came, trusted=trust_task, of_record=False)
         settings = limits_as_then(_as_then(settings, event), event, attempts)
         named_start = None if attempts else checked(settings.from_, store, task_file)
         with (

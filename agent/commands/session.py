@@ -255,6 +255,14 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
         yield Session(shop, task_file, task, tools, machine, notes)
 
 
+def _judge(
+    shop: Workshop, task_file: TaskFile, machine: Machine, target: str
+) -> contextlib.AbstractContextManager[GpuBench]:
+    """The judge on the GPU, which runs the task's code: confined, unless it shall start ncu, which reads everything."""
+    confined_to = None if shop.settings.counters else task_file
+    return waiting_judge(machine, target, _teller(shop), task_file=confined_to, cache_dir=shop.settings.cache_dir)
+
+
 def _teller(shop: Workshop) -> Callable[[str], None]:
     return lambda text: shop.show(Note("", "waiting", text))
 
@@ -354,15 +362,23 @@ def ended(tracker: AttemptTracker, why: StopReason, elapsed_s: float, best_path:
 
 
 def stored_task(
-    run: RunStarted, given: str | None, scratch: Path, *, merged_from: str | None = None, of_record: bool = True
+    run: RunStarted,
+    given: str | None,
+    scratch: Path,
+    *,
+    merged_from: str | None = None,
+    trusted: bool = False,
+    of_record: bool = True,
 ) -> tuple[TaskFile, tuple[str, ...]]:
     """The task of `run`, and what is different about it: of `given` (a name or path) if that is the same, of its old
     place, or, where `of_record` allows it, of the record. A file made from the record lies in `scratch`.
 
     Of a run that was `merged_from` another database somebody else chose place and source: neither is used, but the
-    built-in task is that is the same. Raises TaskError when none of them is that task."""
+    built-in task is that is the same. Both are used of a `trusted` one. Raises TaskError when none is that task."""
     if given is not None:
         return _same(find_task(given), run), ()
+    if trusted:
+        merged_from, of_record = None, True
     places = [str(run.machine.get("task_path") or ""), run.task]
     if merged_from is not None:
         places = [run.task] if run.task in builtin_names() else []

@@ -294,9 +294,11 @@ def _compiled_attempts(
     with ScratchFolder() as scratch:
         tasks: list[TaskFile | None] = []
         for (run, its), plan in zip(found, plans, strict=True):
-            came = None if trust_task else store.merged_from(run.run_id)
-            again = not _is_timed(plan, its)
-            tasks.append(stored_task(run, None, scratch, merged_from=came)[0] if again else None)
+            task = None
+            if not _is_timed(plan, its):
+                came = store.merged_from(run.run_id)
+                task, _ = stored_task(run, None, scratch, merged_from=came, trusted=trust_task)
+            tasks.append(task)
         with workshop(settings, print_note) as shop:
             parts = zip(found, plans, tasks, strict=True)
             return [_compiled(run, its, plan, task, shop) for (run, its), plan, task in parts]

@@ -77,8 +77,8 @@ def verify(
             raise StoreError(
                 f"attempt {found.attempt_id} has no source that could be judged again: {found.origin.problem}"
             )
-        came = None if trust_task else store.merged_from(run.run_id)
-        its_task, differs = stored_task(run, task, scratch, merged_from=came)
+        came = store.merged_from(run.run_id)
+        its_task, differs = stored_task(run, task, scratch, merged_from=came, trusted=trust_task)
         with workshop(settings, print_note) as shop, session(shop, its_task) as opened:
             print_note(Note("", "verifying", found.attempt_id))
             outcome = _repeat(opened, store, run, found, settings, differs)
