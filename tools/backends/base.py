@@ -31,6 +31,7 @@ _BAD_THROTTLE = 0x8 | 0x20 | 0x40 | 0x80
 _SLOW_EVERY = 16  # readings of the clock between two of power and temperature
 _KEPT = 4096
 _LOCK_EVERY_S = 0.05
+MAX_PLAN_SHARE = 0.5  # of the GPU's memory, for what a plan asks for; not of what is free of it: others may use it
 
 
 @dataclass(frozen=True)

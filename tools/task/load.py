@@ -30,6 +30,7 @@ INPUT_KINDS = {
 }
 _BUILTIN_DIR = Path(__file__).parent.with_name("tasks")
 TABLE = _BUILTIN_DIR / "described.json"  # by sha256 of the file: TaskSpec without its source
+NOT_PYTHON = (ValueError, RecursionError, MemoryError)  # of ast.parse and decode; the last: nested too deeply
 _EXTRAS = ("CASES", "PRECISION", "INPUTS", "NOTES")
 _LONGEST_NAME = 100  # characters; a folder of a run is named after its task
 _FLAGS = ("name", "held_out", "cpu")
@@ -118,6 +119,11 @@ def builtin_names() -> list[str]:
     return sorted(p.stem for p in _BUILTIN_DIR.glob("*.py") if p.stem != "__init__")
 
 
+def not_python(path: Path, error: BaseException) -> TaskError:
+    """Say why a file cannot be parsed."""
+    return TaskError(f"{path} is not a Python file: {str(error) or 'it is nested too deeply'}")
+
+
 def read_task(path: Path) -> TaskFile:
     """Read a task file without running it."""
     try:
@@ -128,8 +134,8 @@ def read_task(path: Path) -> TaskFile:
         raise TaskError(f"{path} cannot be read: {error.strerror}") from error
     except SyntaxError as error:
         raise TaskError(f"{path}, line {error.lineno}: {error.msg}") from error
-    except (UnicodeDecodeError, ValueError, RecursionError, MemoryError) as error:  # MemoryError: nested too deeply
-        raise TaskError(f"{path} is not a Python file: {str(error) or 'it is nested too deeply'}") from error
+    except NOT_PYTHON as error:
+        raise not_python(path, error) from error
     _require_parts(path, tree)
     extras = {name: node for name, node in assignments(tree) if name in _EXTRAS}
     return TaskFile(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kerneltune.tools.schema.codec import one_line
 from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.task.load import NOT_PYTHON, not_python
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -65,8 +66,8 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else " is not a Python file"
         raise TaskError(f"{path}{line}: {error.msg}") from error
-    except (ValueError, RecursionError, MemoryError) as error:  # MemoryError: nested too deeply
-        raise TaskError(f"{path} is not a Python file: {str(error) or 'it is nested too deeply'}") from error
+    except NOT_PYTHON as error:
+        raise not_python(path, error) from error
     found = _definition(tree, name, path)
     table = symtable.symtable(source, str(path), "exec")
     needed = _needed(tree, found, table)
@@ -119,8 +120,8 @@ def names_in(source: str, path: Path) -> list[str]:
     """What of a file could become a task: its functions, and classes with a forward. Raises TaskError."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise TaskError(f"{path} is not a Python file: {str(error) or 'it is nested too deeply'}") from error
+    except (SyntaxError, *NOT_PYTHON) as error:
+        raise not_python(path, error) from error
     return [
         n.name
         for n in tree.body

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import torch
 
-from kerneltune.tools.backends.base import CompiledImage
+from kerneltune.tools.backends.base import MAX_PLAN_SHARE, CompiledImage
 from kerneltune.tools.backends.cuda import passes
 from kerneltune.tools.backends.cuda.launcher import CudaLauncher
 from kerneltune.tools.backends.cuda.memory import (
@@ -123,7 +123,6 @@ def _scratch(flats: dict[str, torch.Tensor]) -> dict[tuple[int, str], torch.Tens
     return found
 
 
-MAX_SCRATCH_SHARE = 0.5  # of the GPU's memory; not of what is free of it: others may use it
 _MOST_EVENTS = 512  # in one graph
 
 
@@ -433,7 +432,7 @@ def _scratch_bytes(plan: Plan, layout: OutputLayout, slots: int) -> int:
     once = sum(aligned(s.nbytes) for s in plan.storages if s.origin in ("constant", "prepared"))
     each = sum(aligned(s.nbytes) for s in plan.storages if s.origin == "scratch" and s.id not in layout.bound)
     wanted = aligned(4) + once + slots * each  # the first piece is the flush's
-    most = int(MAX_SCRATCH_SHARE * torch.cuda.mem_get_info()[1])
+    most = int(MAX_PLAN_SHARE * torch.cuda.mem_get_info()[1])
     if wanted > most:
         raise ReplayError(f"the plan needs {wanted >> 20} MiB of workspace for {slots} slots; it may have {most >> 20}")
     return aligned(wanted, PAGE_BYTES)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from kerneltune.tools.backends.base import Backend, CompiledImage, DeviceError
+from kerneltune.tools.backends.base import MAX_PLAN_SHARE, Backend, CompiledImage, DeviceError
 from kerneltune.tools.backends.runner_messages import Drop, Load, RunOnce
 from kerneltune.tools.judge.correctness.comparison import ExpectedOutputs, WholeExpectation, compare_in_parts
 from kerneltune.tools.judge.correctness.inputs import case_seed
@@ -126,7 +126,7 @@ class PlanChecker:
             self._forget()
 
     def _load(self, drawn: Drawn, *, strict: bool) -> GuardedMemory:
-        most_bytes = self._backend.memory_bytes()[1] // 2  # of all: what others use is not the plan's fault
+        most_bytes = int(MAX_PLAN_SHARE * self._backend.memory_bytes()[1])
         scratch = self._backend.scratch_bytes(self._plan, self._images)
         memory = GuardedMemory(self._plan, drawn, scratch, self._backend.allocate, most_bytes=most_bytes, strict=strict)
         fds: list[int] = []
