@@ -242,8 +242,7 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
     patience, machine = patience or Patience(), shop.machine.apart()
     with contextlib.ExitStack() as held:
         target = JUDGE if patience.first_tier == "screened" else EARLY_JUDGE  # whose imports take 2 s
-        # confined on a GPU only in the GPU's own checks (tests/gpu), until they have passed on one
-        gpu_judge = held.enter_context(waiting_judge(machine, target, _teller(shop))) if shop.gpu else None
+        gpu_judge = held.enter_context(_judge(shop, task_file, machine, target)) if shop.gpu else None
         judge = held.enter_context(machine.task(CPU_JUDGE, [task_file.path]))
         task, notes, small = open_task(judge, task_file, gpu_memory_bytes=_gpu_memory_bytes(shop))
         updater = updater_for(shop, task, machine, patience)
