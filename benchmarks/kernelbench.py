@@ -298,6 +298,10 @@ class Place:
         """What candidates are compiled for."""
         return f"sm_{self.gpu.arch}" if self.gpu else DEFAULT_ARCH
 
+    def waiting_judge(self, task_file: TaskFile) -> contextlib.AbstractContextManager[GpuBench]:
+        """A judge on the GPU, confined to a task as a run's is."""
+        return waiting_judge(self.machine, self.judge, task_file=task_file)
+
 
 class Deadline:
     """Ends the workers of one problem when its time is up; whoever waits for one of them is told that it died."""
@@ -430,7 +434,7 @@ class Problem:
         """Let a judge import what it needs, and make its context on the GPU, before its turn."""
         with contextlib.suppress(TaskError):
             if self._place.gpu and self.waiting is None and not self.line["cause"]:
-                self.waiting = self._hold(waiting_judge(self._place.machine, self._place.judge))
+                self.waiting = self._hold(self._place.waiting_judge(find_task(str(self.path))))
 
     def close(self) -> None:
         """No more candidates are wanted; whatever still runs for it ends."""
@@ -590,7 +594,7 @@ class OnGpu:
     def _open(self, opened: OpenedProblem) -> GpuBench:
         started_s = time.monotonic()
         self._opened += 1
-        judge, self._waiting = self._waiting or self._started(), None
+        judge, self._waiting = self._waiting or self._started(opened.file), None
         self._deadline.kills(judge.kill)
         try:
             limits = self._place.limits
@@ -609,8 +613,8 @@ class OnGpu:
         self.facts = {"baselines_us": dict(found.times_us), "build_s": dict(found.build_s), "notes": list(found.notes)}
         return judge
 
-    def _started(self) -> GpuBench:
-        return self._held.enter_context(waiting_judge(self._place.machine, self._place.judge))
+    def _started(self, task_file: TaskFile) -> GpuBench:
+        return self._held.enter_context(self._place.waiting_judge(task_file))
 
 
 class Judging:

@@ -379,7 +379,8 @@ def opened(
             bench: Bench = CpuBench(task, judge, machine.interpreter, case_timeout_s=limits.replay_s)
             yield Evaluator(updater, bench, "checking")
             return
-        with waiting_judge(machine, options.entry) as timed:
+        confined_to = task_file if options.entry == JUDGE else None  # a watched judge is a benchmark's own
+        with waiting_judge(machine, options.entry, task_file=confined_to) as timed:
             timed.prepare()
             timed.open(task_file, task, baselines=options.baselines)
             timed.warm()
