@@ -278,7 +278,7 @@ def test_a_resumed_run_is_a_trace_of_what_its_own_process_does(collector: Collec
     t = time.time()
     earlier = [e for e in story(t - 1000) if not isinstance(e, ModelAsked)]
     ended = RunEnded(RUN, StopReason.MODEL_ERROR, 2, 1, None, None, 5.0, at=t + 6)
-    later = [RunResumed(RUN, 2, at=t + 1), ModelAsked(RUN, "2", at=t + 2), ended]
+    later: list[Event] = [RunResumed(RUN, 2, at=t + 1), ModelAsked(RUN, "2", at=t + 2), ended]
     sent([*earlier, *later])
     (root,), (chat,) = collector.named("invoke_agent"), collector.named("chat")
     assert len(collector.spans) == 2
