@@ -16,6 +16,7 @@ from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.schema.errors import UsageError
 
 _PREFIX = "KERNELTUNE_"
+_CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 Tier = Literal["screened", "judged", "confirmed"]  # that of tools.schema.verdict, which takes 10 ms to import
 Strategy = Literal["refine", "best-of", "evolve"]
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class Environment:
     term: str
     no_color: bool
     ci: bool
+    is_traced: bool = False  # a collector of OpenTelemetry is named, whose other variables are its SDK's to read
+    traces_content: bool = False  # prompts, replies and sources go there, too
 
 
 def environment() -> Environment:
@@ -83,6 +86,8 @@ def environment() -> Environment:
         term=os.environ.get("TERM", ""),
         no_color=bool(os.environ.get("NO_COLOR")),
         ci=bool(os.environ.get("CI")),
+        is_traced=any(os.environ.get(f"OTEL_EXPORTER_OTLP_{name}ENDPOINT") for name in ("", "TRACES_")),
+        traces_content=os.environ.get(_CONTENT, "").lower() in ("true", "1", "span_only", "span_and_event"),
     )
 
 

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
-from rich.table import Table
 from rich.text import Text
 
 from kerneltune.agent.commands import Arch, AsJson, RunsDir, missing_for_export
 from kerneltune.agent.models.providers import KEY_VARIABLES
 from kerneltune.agent.settings import Environment, chosen_settings, environment, unknown_variables
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.output import standard_page
+from kerneltune.agent.view.output import TextTable, standard_page
 from kerneltune.tools.schema.codec import encode, one_line
 from kerneltune.tools.schema.errors import Unfit, UsageError
 
@@ -85,10 +84,10 @@ def doctor(
 
 def _print(found: "Sequence[Finding]", problems: int, calibration: Path | None) -> None:
     """Print a line per finding, and below each problem how to fix it."""
-    page, table = standard_page(colour=True), Table.grid(padding=(0, 1))
+    page, table = standard_page(colour=True), TextTable.grid(padding=(0, 1))
     for finding in found:
         symbol, style = _SYMBOLS[finding.ok]
-        table.add_row(Text(symbol, style=style), Text(finding.name, no_wrap=True), one_line(finding.value))
+        table.add_row(Text(symbol, style=style), Text(finding.name, no_wrap=True), finding.value)
         if finding.remedy:
             table.add_row("", "", Text(f"→ {one_line(finding.remedy)}", style="cyan"))
     page.print(table)

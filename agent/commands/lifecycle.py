@@ -499,13 +499,40 @@ def run_task(
     written when something is wrong with the task, the settings or the runs directory."""
     began_s, task_file = time.monotonic(), find_task(task)
     limits_of(settings)
-    with contextlib.closing(chosen(settings, environment)) as choice, Store.open(settings.runs_dir) as store:
+    with (
+        contextlib.closing(chosen(settings, environment)) as choice,
+        Store.open(settings.runs_dir) as store,
+        traced(show, environment) as show,
+    ):
         require_price(choice, settings)
         _replayed(choice, store)
         named_start = checked(settings.from_, store, task_file)
         with workshop(settings, show, warming) as shop, session(shop, task_file) as opened:
             ready_s = time.monotonic() - began_s
             return run_opened(opened, choice, settings, store, show, controls, named_start, ready_s=ready_s)
+
+
+def traced(show: Emit, environment: Environment) -> contextlib.AbstractContextManager[Emit]:
+    """What is told as `show` is, and sends the run to a collector of OpenTelemetry where the environment names one;
+    where that cannot be, it says so once, and the run goes on."""
+    if not environment.is_traced:
+        return contextlib.nullcontext(show)
+    try:
+        from kerneltune.agent.view.spans import RunSpans  # of an extra
+
+        return RunSpans(show, has_content=environment.traces_content)
+    except ModuleNotFoundError:
+        problem = "pip install 'kerneltune[otel]'"
+    except ValueError as error:
+        problem = f"OpenTelemetry says: {error}"
+    began = time.time()
+
+    def told(event: Event) -> None:
+        show(event)
+        if isinstance(event, RunStarted | RunResumed) and event.at >= began:
+            show(Warned(event.run_id, f"OTEL_EXPORTER_OTLP_ENDPOINT is set, but the run is not traced: {problem}"))
+
+    return contextlib.nullcontext(told)
 
 
 def run_opened(
@@ -609,7 +636,7 @@ def resume_run(
     """Go on with a stored run: same task, seed and limits. Flags change the limits, and what the run has reached gives
     way; but the limit of cost counts all processes and stays until `--max-cost` changes it. `task`: its file's new
     place; `trust_task`: the source that the record holds may run."""
-    with Store.open(settings.runs_dir) as store, ScratchFolder() as scratch:
+    with Store.open(settings.runs_dir) as store, ScratchFolder() as scratch, traced(show, environment) as show:
         event, events = _stored(store, run_id)
         attempts = store.attempts(event.run_id)
         came = store.merged_from(event.run_id)

@@ -451,7 +451,7 @@ def attempts_table(attempts: Sequence[Attempt], best_id: str | None = None) -> T
 
 def _row(attempt: Attempt) -> Iterator[RenderableType]:
     yield str(attempt.number)
-    yield one_line(words.parent_name(attempt.attempt_id, attempt.parent_id)) or "-"
+    yield words.parent_name(attempt.attempt_id, attempt.parent_id) or "-"
     yield label(attempt.status)
     yield time_words(attempt)
     yield speedup_words(attempt)
@@ -620,7 +620,7 @@ def _cases(cases: Sequence[CaseResult]) -> Table:
     for case in worst(cases):
         mark = Text("✓", style="green") if case.ok else Text("✗", style="red")
         errors = (f"{case.error_ratio:.3g}", f"{case.max_abs_error:.3g}")
-        table.add_row(mark, *map(one_line, (case.case, case.inputs)), *errors, short(case.sentence))
+        table.add_row(mark, case.case, case.inputs, *errors, short(case.sentence))
     return table
 
 

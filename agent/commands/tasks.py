@@ -173,7 +173,7 @@ def _cases_table(task: TaskSpec) -> Table:
     table = columns("case", "bytes", "flops", "checked without a GPU", "inputs", right=("bytes", "flops"))
     for case in task.cases:
         if not case.held_out:
-            name = f"{one_line(case.name)} (timed)" if case is task.main else one_line(case.name)
+            name = f"{case.name} (timed)" if case is task.main else case.name
             table.add_row(name, *_cost(case), "yes" if case.runs_on_cpu else "no", shapes(case))
     return table
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -114,11 +114,6 @@ class Card:
     deduplication: str
     leakage: str
     filters: tuple[str, ...] = ()
-    schema_version: int = SCHEMA_VERSION
-    notices: list[tuple[str, str, str]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "notices", notices(self.providers))
 
     def rows(self, name: str, split: str | None = None) -> int:
         """Rows of a format, in all or in one split; "other": in none of the usual ones."""
@@ -229,6 +224,8 @@ def _values(made: Card, counted: Statistics) -> dict[str, object]:
     right = sum(counted.statuses[status] for status in _RIGHT)
     return {
         "export": made,
+        "schema_version": SCHEMA_VERSION,
+        "notices": notices(made.providers),
         "s": counted,
         "made": _date(made.made_at),
         "first": _date(counted.first_at),

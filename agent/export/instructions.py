@@ -16,6 +16,7 @@ from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.authors.llm.prompts import PRECISIONS
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import Feature, Row
+from kerneltune.agent.export.similarity import parse
 from kerneltune.prompts import code, render
 from kerneltune.tools.receipt import author_view
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
@@ -196,11 +197,10 @@ def stable_uuid(*texts: str) -> str:
 @lru_cache(maxsize=1024)
 def operators(source: str) -> tuple[str, ...]:
     """The torch operators that class Model calls by name ("torch.softmax", "nn.Linear"), in order of first use."""
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()
-    model = next((n for n in body if isinstance(n, ast.ClassDef) and n.name == ENTRY_POINT), None)
+    tree = parse(source)
+    model = next(
+        (n for n in (tree.body if tree else ()) if isinstance(n, ast.ClassDef) and n.name == ENTRY_POINT), None
+    )
     calls = [n.func for n in ast.walk(model) if isinstance(n, ast.Call)] if model else []
     calls.sort(key=lambda call: (call.lineno, call.col_offset))
     return tuple(dict.fromkeys(name for name in map(_dotted, calls) if _is_operator(name)))

@@ -65,46 +65,6 @@ class Lineage:
         return self._nearest.get(attempt.attempt_id)
 
 
-class Champions:
-    """The `top` attempts per task, target or run, over all runs; keeps ids and numbers only.
-
-    What is best across machines: a time that was confirmed before one that was judged, before one that was only
-    screened, before none; then the lower end of the speed-up over the fastest baseline, in which a machine's own speed
-    cancels out. Of what was not timed the first that was right comes first: an order, not a place. `see` every
-    trajectory before the first `chosen`.
-    """
-
-    def __init__(self, per: Per = "task", top: int = 1) -> None:
-        if top < 1:
-            raise UsageError(f"top={top}: at least one attempt must be wanted")
-        self._per, self._top = per, top
-        self._best: dict[str, list[Rank]] = {}
-
-    def see(self, trajectory: Trajectory) -> None:
-        """Remember who leads."""
-        best_id = trajectory.best.attempt_id if trajectory.best else None
-        ranks = {_rank(a, leads=a.attempt_id == best_id) for a in trajectory.attempts if right(a)}
-        key = self._key(trajectory)
-        if leaders := nsmallest(self._top, {*self._best.get(key, []), *ranks}):
-            self._best[key] = leaders
-
-    def chosen(self, trajectory: Trajectory) -> Iterator[tuple[int | None, Attempt]]:
-        """Those of one run that are among the best, with their place from 1; None for what was not timed."""
-        places = {
-            rank[-1]: None if rank[0] == _UNTIMED else place
-            for place, rank in enumerate(self._best.get(self._key(trajectory), []), 1)
-        }
-        for attempt in trajectory.attempts:
-            if attempt.attempt_id in places:
-                yield places[attempt.attempt_id], attempt
-
-    def _key(self, trajectory: Trajectory) -> str:
-        run = trajectory.run
-        if self._per == "run":
-            return run.run_id
-        return run.task_sha256 if self._per == "task" else f"{run.task_sha256} {run.gpu or run.arch}"
-
-
 def _rank(attempt: Attempt, *, leads: bool) -> Rank:
     """Smaller is better."""
     if attempt.timing is None:
@@ -117,7 +77,12 @@ def _rank(attempt: Attempt, *, leads: bool) -> Rank:
 @dataclass
 class SftBest(Format):
     """`per`: the best of each task over all runs, of each task on each GPU, or of each run; `top`: how many.
-    Where nothing was timed they are the first that were right, without a place: nobody knows which is fast."""
+    Where nothing was timed they are the first that were right, without a place: nobody knows which is fast.
+
+    What is best across machines: a time that was confirmed before one that was judged, before one that was only
+    screened, before none; then the lower end of the speed-up over the fastest baseline, in which a machine's own speed
+    cancels out. Of what was not timed the first that was right comes first: an order, not a place.
+    """
 
     per: Per = "task"
     top: int = 1
@@ -132,21 +97,36 @@ class SftBest(Format):
     surveys: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._champions = Champions(self.per, self.top)
+        if self.top < 1:
+            raise UsageError(f"top={self.top}: at least one attempt must be wanted")
+        self._best: dict[str, list[Rank]] = {}  # ids and numbers only
 
     def survey(self, trajectory: Trajectory) -> None:
-        """Remember who leads each task."""
-        self._champions.see(trajectory)
+        """Remember who leads."""
+        best_id = trajectory.best.attempt_id if trajectory.best else None
+        ranks = {_rank(a, leads=a.attempt_id == best_id) for a in trajectory.attempts if right(a)}
+        key = self._key(trajectory)
+        if leaders := nsmallest(self.top, {*self._best.get(key, []), *ranks}):
+            self._best[key] = leaders
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """A row for each attempt of this run that is among the best."""
-        for place, attempt in self._champions.chosen(trajectory):
-            values = {
-                "prompt": instructions.solve(trajectory.run),
-                "completion": instructions.answer(attempt.source),
-                "place": place,
-            }
-            yield ExportRow(values, attempt)
+        ranks = enumerate(self._best.get(self._key(trajectory), []), 1)
+        places = {rank[-1]: None if rank[0] == _UNTIMED else place for place, rank in ranks}
+        for attempt in trajectory.attempts:
+            if attempt.attempt_id in places:
+                values = {
+                    "prompt": instructions.solve(trajectory.run),
+                    "completion": instructions.answer(attempt.source),
+                    "place": places[attempt.attempt_id],
+                }
+                yield ExportRow(values, attempt)
+
+    def _key(self, trajectory: Trajectory) -> str:
+        run = trajectory.run
+        if self.per == "run":
+            return run.run_id
+        return run.task_sha256 if self.per == "task" else f"{run.task_sha256} {run.gpu or run.arch}"
 
 
 # fim ------------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import inspect
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from kerneltune.agent.attempt import Attempt, Expectation, Outcome
@@ -31,13 +30,8 @@ Score = Callable[[Attempt], float | None]
 
 
 _RIGHT = (Status.CHECKED, Status.CORRECT)
-_FAILED = (
-    Status.REJECTED,
-    Status.COMPILE_FAILED,
-    Status.CRASHED,
-    Status.TIMED_OUT,
-    Status.WRONG,
-)  # what is in neither is unknown: not judged, not checkable, or with a time that cannot be
+# What is in neither is unknown: not judged, not checkable, or with a time that cannot be.
+_FAILED = (Status.REJECTED, Status.COMPILE_FAILED, Status.CRASHED, Status.TIMED_OUT, Status.WRONG)
 
 
 class Labels(NamedTuple):
@@ -254,20 +248,9 @@ def _mean(values: Iterable[float]) -> float | None:
 
 # How a command line names a reward ----------------------------------------------------------------------------------
 
-REWARDS: Final[Mapping[str, Callable[..., float | None]]] = MappingProxyType(
-    {
-        f.__name__: f
-        for f in (
-            fast_p,
-            kevin,
-            drkernel,
-            sol,
-            proven,
-            hypothesis,
-            prediction,
-        )
-    }
-)
+REWARDS: Mapping[str, Callable[..., float | None]] = {
+    f.__name__: f for f in (fast_p, kevin, drkernel, sol, proven, hypothesis, prediction)
+}
 _LIMITS = {"proven": {"correct": (0.0, 1.0), "cap": (1.01, math.inf)}}
 
 
@@ -435,9 +418,6 @@ class ReturnGroups:
 
     def __init__(self) -> None:
         self._groups: dict[Hashable, list[float]] = {}  # count, mean, sum of squared deviations
-
-    def __len__(self) -> int:
-        return len(self._groups)
 
     def add(self, group: Hashable, to_go: float | None) -> None:
         """Pass one: a return; an unknown one is no part of its group. Raises ValueError when it is not finite."""

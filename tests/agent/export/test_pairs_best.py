@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kerneltune.agent.export.kernel_formats import Champions, Convert, SftBest
+from kerneltune.agent.export.kernel_formats import Convert, SftBest
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import AT, H200, SOFTMAX, TASK, ids, rows, run, source, timed, tried
@@ -82,7 +82,7 @@ def test_a_row_asks_for_the_task_and_answers_with_the_file() -> None:
 
 def test_wanting_none_is_an_error() -> None:
     with pytest.raises(UsageError, match="top=0"):
-        Champions(top=0)
+        SftBest(top=0)
 
 
 def test_a_pair_has_the_columns_of_kernelbook() -> None:
