@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from kerneltune.tools.reflect import NOISE
+from kerneltune.tools.schema.codec import number
 from kerneltune.tools.schema.verdict import Comparison, Status, Verdict
 
 
@@ -91,5 +92,4 @@ def _half(low: float, high: float) -> float:
 
 
 def _resolution(verdict: Verdict) -> float:
-    found = verdict.receipt.get("aa_resolution")
-    return float(found) if isinstance(found, int | float) and math.isfinite(found) else 0.0
+    return number(verdict.receipt.get("aa_resolution")) or 0.0

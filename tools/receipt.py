@@ -10,11 +10,10 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kerneltune.tools.backends.base import throttled
 from kerneltune.tools.sandbox.wire import Enforced
-from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.codec import Json, encode, number
 from kerneltune.tools.schema.plan import Plan, plan_hash
 from kerneltune.tools.schema.task import HIDDEN_CASE, TaskSpec
 from kerneltune.tools.schema.verdict import (
@@ -54,7 +53,7 @@ def _timed(verdict: Verdict, gpu: Json) -> Iterator[str]:
         yield f"{verdict.sol_fraction:.0%} of speed of light"
     if verdict.coverage is not None:
         yield f"{verdict.coverage:.0%} of device time in its own kernels"
-    if (resolution := _number(facts, "aa_resolution")) is not None:
+    if (resolution := number(facts.get("aa_resolution"))) is not None:
         yield f"session resolution {resolution:.2%}"
 
 
@@ -63,7 +62,7 @@ def _speedup(verdict: Verdict) -> str:
     best = ordered[0]
     others = ", ".join(f"{c.baseline} {c.speedup:.3f}x" for c in ordered)
     of = f" (best of {len(ordered)} baselines: {others})" if len(ordered) > 1 else ""
-    return f"{_ratio(best, _number(verdict.receipt, 'aa_resolution') or 0.0)} vs {best.baseline}{of}"
+    return f"{_ratio(best, number(verdict.receipt.get('aa_resolution')) or 0.0)} vs {best.baseline}{of}"
 
 
 def _ratio(best: Comparison, resolution: float) -> str:
@@ -81,8 +80,8 @@ def _tier(tier: str, n_blocks: int, facts: Mapping[str, Json]) -> str:
 
 def _clocks(facts: Mapping[str, Json]) -> Iterator[str]:
     clocks = facts.get("sm_clock_mhz")
-    if isinstance(clocks, Mapping) and (median_mhz := _number(clocks, "median")) is not None:
-        p5_mhz = _number(clocks, "p5")
+    if isinstance(clocks, Mapping) and (median_mhz := number(clocks.get("median"))) is not None:
+        p5_mhz = number(clocks.get("p5"))
         yield f"SM {median_mhz:.0f} MHz median" + (f" (p5 {p5_mhz:.0f})" if p5_mhz is not None else "")
     reasons = facts.get("throttle_reasons")
     if isinstance(reasons, int):
@@ -104,11 +103,6 @@ def _evidence(task: TaskSpec, verdict: Verdict) -> Iterator[str]:
     plan = verdict.receipt.get("plan")
     if isinstance(plan, str) and verdict.status in (Status.CORRECT, Status.CHECKED):
         yield f"plan sha256 {plan[:16]}"
-
-
-def _number(facts: Mapping[str, Any], name: str) -> float | None:
-    value = facts.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 SCHEMA_VERSION = 1

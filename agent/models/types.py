@@ -229,9 +229,13 @@ def cleaned(reply: Reply) -> Reply:
         usage=reply.usage if reply.usage and _credible(reply.usage) else None,
         cost_usd=cost if cost is not None and math.isfinite(cost) and cost >= 0 else None,
         raw=raw,
-        model=whole(reply.model),
-        reply_id=whole(reply.reply_id),
+        model=_word(reply.model),
+        reply_id=_word(reply.reply_id),
     )
+
+
+def _word(given: object) -> str:
+    return whole(given) if isinstance(given, str) else ""  # a server may send anything in its place
 
 
 def whole(text: str) -> str:

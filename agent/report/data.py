@@ -3,7 +3,6 @@
 A claim is made of the facts that exist and of no others.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from kerneltune.agent.attempt import Attempt, StopReason
 from kerneltune.agent.events import Event, RunResumed, Verified, Warned
 from kerneltune.agent.record.trajectory import Trajectory, ending
 from kerneltune.agent.view import text as words
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, number
 from kerneltune.tools.schema.verdict import Comparison, Status, Timing
 
 _BASELINES = {
@@ -65,7 +64,7 @@ class RunData:
     def elapsed_s(self) -> float | None:
         """How long the last process worked, without pauses, as the run's ending says."""
         ended = ending(self.course)
-        return finite(ended.elapsed_s) if ended else None
+        return number(ended.elapsed_s) if ended else None
 
     @property
     def resumed(self) -> int:
@@ -79,8 +78,8 @@ class RunData:
     @property
     def judge_s(self) -> float:
         """Seconds for which the judge, and with it the GPU, was busy with the run's attempts."""
-        benched = sum(finite(a.bench_s) or 0.0 for a in self.trajectory.attempts)
-        return benched + sum(finite(e.bench_s) or 0.0 for e in self.verified("confirm"))
+        benched = sum(number(a.bench_s) or 0.0 for a in self.trajectory.attempts)
+        return benched + sum(number(e.bench_s) or 0.0 for e in self.verified("confirm"))
 
     @cached_property
     def timed(self) -> list[Attempt]:
@@ -96,19 +95,6 @@ def dig(value: Json, *path: str | int) -> Json:
         else:
             value = value[step] if isinstance(value, list) and len(value) > step else None
     return value
-
-
-def number(value: Json) -> float | None:
-    """A finite number; None for anything else."""
-    return finite(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def finite(value: float | None) -> float | None:
-    """The value, unless it is NaN, infinite, too large or missing."""
-    try:
-        return float(value) if value is not None and math.isfinite(value) else None
-    except OverflowError:  # JSON knows whole numbers of any size
-        return None
 
 
 def ranked(attempt: Attempt) -> list[Comparison]:
@@ -247,9 +233,9 @@ def _footing(material: RunData, best: Attempt) -> Iterator[str]:
 
 
 def _shares(best: Attempt) -> Iterator[str]:
-    if (fraction := finite(best.sol_fraction)) is not None:
+    if (fraction := number(best.sol_fraction)) is not None:
         yield f"It reaches {fraction:.0%} of the speed of light"
-    if (coverage := finite(best.coverage)) is not None:
+    if (coverage := number(best.coverage)) is not None:
         yield f"{coverage:.0%} of its device time is spent in its own kernels"
     else:
         yield "how much of its device time is spent in its own kernels is unknown"

@@ -24,10 +24,8 @@ from kerneltune.agent.report.data import (
     baseline_name,
     claim,
     dig,
-    finite,
     hardest,
     interval,
-    number,
     ranked,
     timing_of,
     tone_of,
@@ -35,7 +33,7 @@ from kerneltune.agent.report.data import (
 from kerneltune.agent.report.text import Sanitizer, diff, source, transcripts
 from kerneltune.agent.view import text as words
 from kerneltune.tools.reflect import evidence_in_words
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, number
 from kerneltune.tools.schema.verdict import Comparison, Status
 
 if TYPE_CHECKING:
@@ -72,7 +70,7 @@ def environment(shown: Sanitizer) -> "Environment":
     made.filters |= {"one_line": shown.line, "ends": shown.ends}
     made.globals |= {
         "look": look, "words": words, "hardest": hardest, "timing_of": timing_of, "interval": interval,
-        "finite": finite, "baseline_name": baseline_name, "shows": shows, "measured": measured,
+        "number": number, "baseline_name": baseline_name, "shows": shows, "measured": measured,
     }  # fmt: skip
     return made
 
@@ -169,7 +167,7 @@ def _cost_line(model: str, replies: Sequence[Message]) -> CostLine:
     counted = bool(tokens["input"] or tokens["output"])
     shown = {kind: words.tokens(n) if counted else "not counted" for kind, n in tokens.items()}
     share = f"{tokens['cached'] / tokens['input']:.0%}" if tokens["input"] else "unknown"
-    prices = [usd for m in replies if (usd := finite(m.cost_usd)) is not None]
+    prices = [usd for m in replies if (usd := number(m.cost_usd)) is not None]
     unpriced = len(replies) - len(prices)
     more = f", and {unpriced} replies of unknown price" if unpriced else ""
     cost = words.dollars(sum(prices)) + more if prices else "unknown"

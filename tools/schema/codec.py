@@ -197,6 +197,16 @@ MOST_FILE_BYTES = 1 << 26  # of a text: a task, a receipt with its plan, a confi
 MOST_VALUES = 1 << 23  # a plan of 20,000 launches with 16 arguments each has 5 million
 
 
+def number(value: Json) -> float | None:
+    """A finite number; None for anything else, and for what no float holds: JSON knows whole numbers of any size."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
 def inflated(data: bytes, most_bytes: int) -> bytes:
     """What zlib compressed. Raises ValueError when it has more bytes than that (3 MiB may become 3 GiB), or is
     damaged."""

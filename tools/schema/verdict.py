@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from kerneltune.tools.schema.codec import DecodeError, Json, decode, plain
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, number, plain
 
 MOST_OF_A_NAME = 200
 Tier = Literal["screened", "judged", "confirmed"]
@@ -418,8 +418,8 @@ def launch_shares(receipt: Mapping[str, Json]) -> dict[str, float]:
 
 
 def _whole_us(receipt: Mapping[str, Json]) -> float:
-    others = (of_a_process(receipt).get(name) for name in ("library_us", "glue_us"))
-    return sum(t.us for t in launch_times(receipt)) + sum(us for us in others if isinstance(us, int | float))
+    others = (number(of_a_process(receipt).get(name)) for name in ("library_us", "glue_us"))
+    return sum(t.us for t in launch_times(receipt)) + sum(filter(None, others))
 
 
 def launches_in_words(receipt: Mapping[str, Json]) -> str:

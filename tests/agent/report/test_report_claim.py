@@ -11,8 +11,9 @@ from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.events import Event, RunResumed
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.record.trajectory import trajectory
-from kerneltune.agent.report.data import Claim, RunData, claim, number, ranked
+from kerneltune.agent.report.data import Claim, RunData, claim, ranked
 from kerneltune.agent.report.page import facts, moment, run_page, shows
+from kerneltune.tools.schema.codec import number
 from kerneltune.tools.schema.verdict import Comparison, Status, Verdict
 from tests.agent.report.made import CHECKED, SANITIZER, correct, events, failed, hostile, material, receipt, verified
 

@@ -328,12 +328,14 @@ class _Flow:
 
     def step(self, instruction: Instruction) -> bool:
         """Let an instruction's results carry what went in; return whether anything new was learned."""
+        if not instruction.operands:
+            return False
         if instruction.opcode == "ld" and instruction.modifiers[:1] == ("param",):
             address = instruction.operands[-1]
             base = address.base if isinstance(address, Address) else None
             bits = self.params.get(base.name, 0) if isinstance(base, Symbol) else 0
             return self.give(instruction.operands[0], bits | self.guarded(instruction))
-        if instruction.opcode in _LOADS | _UPDATES or not instruction.operands:
+        if instruction.opcode in _LOADS | _UPDATES:
             return False
         bits = self.of(*instruction.operands[1:]) | self.guarded(instruction)
         return self.give(instruction.operands[0], bits)
