@@ -169,7 +169,8 @@ _PROGRAMS = """
 vfork fork execve wait4 waitid arch_prctl set_tid_address
 """
 _CUDA = """
-socket memfd_create membarrier mlock mlock2 munlock mincore msync get_mempolicy set_mempolicy mbind sched_setaffinity
+socket bind listen accept accept4 memfd_create membarrier mlock mlock2 munlock mincore msync get_mempolicy set_mempolicy
+mbind sched_setaffinity
 """
 # What any program may use that reaches nobody else; torch.compile locks its own folder
 _OF_ANY_PROGRAM = """
@@ -206,15 +207,8 @@ _NAMES = (15, 16, 0x53564D41)  # of prctl: PR_SET_NAME, PR_GET_NAME, PR_SET_VMA
 _FCNTL_TO_OTHERS = (8, 10, 15, 1024, 1026, 1031)
 _FCNTL_LOCKS = (5, 6, 7, 36, 37, 38)  # of POSIX and of open files
 _FCNTL = (0, 1, 2, 3, 4, 1030)  # F_DUPFD, flags of descriptors and files, F_DUPFD_CLOEXEC: no locks, which others see
-_IOCTL = (
-    0x5401,
-    0x802C542A,
-    0x5413,
-    0x541B,
-    0x5421,
-    0x5450,
-    0x5451,
-)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIO(N)CLEX
+# TCGETS, TCGETS2, TIOCGWINSZ, FIONREAD, FIONBIO, FIO(N)CLEX
+_IOCTL = (0x5401, 0x802C542A, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 _IOCTL_TO_OTHERS = (0x8901, 0x8902, 0x5412, 0x541C, 0x540E)  # FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX, TIOCSCTTY
 _EVERYBODY = 0xFFFFFFFF  # kill(-1, ...)
 
