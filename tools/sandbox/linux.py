@@ -53,7 +53,7 @@ munlock:150:229 munlockall:152:231 preadv:295:69 preadv2:327:286 pwritev:296:70 
 sched_getattr:315:275 sched_rr_get_interval:148:127 set_mempolicy:238:237 signalfd4:289:74 sync_file_range:277:84
 timer_create:222:107 timer_delete:226:111 timer_getoverrun:225:109 timer_gettime:224:108 timer_settime:223:110
 timerfd_create:283:85 timerfd_gettime:287:87 timerfd_settime:286:86 bind:49:200 listen:50:201 accept:43:202
-accept4:288:242
+accept4:288:242 symlink:88:- symlinkat:266:36
 """
 _ARCHITECTURES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}  # column of the table, AUDIT_ARCH_*
 

@@ -168,9 +168,10 @@ sendfile copy_file_range
 _PROGRAMS = """
 vfork fork execve wait4 waitid arch_prctl set_tid_address
 """
+# Links of files are Landlock's to refuse, as CUDA is used to. It tries to connect, too, and does without
 _CUDA = """
 socket bind listen accept accept4 memfd_create membarrier mlock mlock2 munlock mincore msync get_mempolicy set_mempolicy
-mbind sched_setaffinity
+mbind sched_setaffinity symlink symlinkat
 """
 # What any program may use that reaches nobody else; torch.compile locks its own folder
 _OF_ANY_PROGRAM = """
@@ -242,6 +243,7 @@ def checks(profile: Profile, *, pid: int, signals_scoped: bool) -> list[Argument
         ArgumentCheck("prctl", 0, _PRCTL, deny=True),
         ArgumentCheck("fcntl", 1, (*_FCNTL_TO_OTHERS, *locks), deny=True),
         ArgumentCheck("ioctl", 1, _IOCTL_TO_OTHERS, deny=True),
+        ArgumentCheck("sched_setaffinity", 0, (0,), deny=False),  # which takes any process of the user's
         ArgumentCheck("socket", 0, (_AF_UNIX,), deny=False),
         *(ArgumentCheck(call, 1, (*_STREAMS, *_PACKETS), deny=False) for call in ("socket", "socketpair")),
     ]

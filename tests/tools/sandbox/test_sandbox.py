@@ -136,6 +136,7 @@ def test_a_worker_may_end_itself() -> None:
 UNTRIED = {"exit", "exit_group", "pause", "rt_sigreturn", "clone", "fork", "vfork"}
 PASSING = {"prctl": (16,), "fcntl": (-1, 1), "ioctl": (-1, 0x5421), "socketpair": (1, 1, 0), "sendto": (-1, 0, 0, 0, 0)}
 PASSING |= {"prlimit64": (0, -1, 0), "futex": (0, 1), "kill": (), "tgkill": (), "socket": (1, 1, 0)}
+PASSING |= {"sched_setaffinity": (0,)}
 UPROBES = (
     {335, 336} if platform.machine() == "x86_64" else set()
 )  # past every filter, and SIGILL but from the kernel's own
@@ -219,7 +220,8 @@ def test_confinement_cannot_be_loosened() -> None:
     assert jailed(lambda: raw("prctl", 4, 1, 0, 0, 0)) == "EPERM"  # PR_SET_DUMPABLE
     assert jailed(lambda: raw("prctl", 1, 0, 0, 0, 0)) == "EPERM"  # PR_SET_PDEATHSIG
     assert jailed(lambda: raw("prlimit64", 0, 7, ctypes.addressof(ctypes.create_string_buffer(16)), 0)) == "EPERM"
-    assert jailed(lambda: os.sched_setaffinity(os.getppid(), [0])) == "EPERM"
+    for profile in (Profile.TRACER, Profile.RUNNER, Profile.TASK):
+        assert jailed(lambda: os.sched_setaffinity(os.getppid(), [0]), profile) == "EPERM"
 
 
 @pytest.mark.parametrize("profile", [*HOSTILE, Profile.RUNNER])
