@@ -674,7 +674,9 @@ def end_of(error: WorkerError | DecodeError) -> str:
     """What a worker did wrong: how it ended, and its last words, or what it sent."""
     if isinstance(error, DecodeError):
         return f"sent a malformed reply: {error}"
-    tail = error.log.strip().splitlines()[-3:]
+    lines = error.log.strip().splitlines()[-3:]
+    # what Python says of an exception comes after the places, which are indented, and which are ours
+    tail = lines[max((n for n, line in enumerate(lines, 1) if line.startswith("  ")), default=0) :] or lines[-1:]
     return str(error).partition(" ")[2] + (": " + " | ".join(tail) if tail else "")
 
 

@@ -212,6 +212,34 @@ trace.build_plan = edited
     assert words in failure.detail
 
 
+@pytest.mark.parametrize("words", ["return self.__str__()", "raise ValueError", "raise SystemExit"])
+def test_an_exception_that_cannot_say_what_it_is_is_the_candidate_s_own(update: Updates, words: str) -> None:
+    forward = f"    def forward(self, x):\n        class Odd(Exception):\n            def __str__(self): {words}\n"
+    failure = update(f"class ModelNew(nn.Module):\n{forward}        raise Odd").failure
+    assert failure is not None
+    assert (failure.status, failure.cause) == (Status.CRASHED, Cause.HOST_EXCEPTION)
+
+
+def test_of_a_process_that_fails_an_author_reads_what_was_raised_and_no_line_of_ours(update: Updates) -> None:
+    source = """
+from kerneltune.tools.trace import tracer as trace
+real = trace.build_plan
+
+def edited(*args, **kwargs):
+    plan, tree = real(*args, **kwargs), 0
+    for _ in range(900):
+        tree = {"a": tree}
+    return trace.replace(plan, outputs=tree)
+
+trace.build_plan = edited
+"""
+    failure = update(source + GOOD).failure
+    assert failure is not None
+    words = "while tracing, the process exited with status 1: RecursionError: maximum recursion depth exceeded"
+    assert failure.detail.startswith(words)
+    assert "|" not in failure.detail
+
+
 def sending(frame: bytes, pause_s: float = 0.0) -> str:
     """A candidate that writes a frame to its supervisor by itself, in one go or byte by byte."""
     return f"""

@@ -163,7 +163,7 @@ class _Entry:
     def _filter(self, *, signals_scoped: bool) -> bool:
         calls = sandbox_rules.calls(self._profile)
         checks = sandbox_rules.checks(self._profile, pid=os.getpid(), signals_scoped=signals_scoped)
-        program = linux.assemble(calls.names, checks, allow=calls.allow)
+        program = linux.assemble(calls, checks, ignored=sandbox_rules.IGNORED.get(self._profile, ()))
         if program is None:
             self._notes.append("no system-call filter for this architecture")
             return False

@@ -25,47 +25,35 @@ from typing import NamedTuple
 
 # name:x86_64:aarch64 from the kernel's unistd headers; "-" where the architecture lacks the call.
 _TABLE = """
-fork:57:- vfork:58:- clone:56:220 clone3:435:435 execve:59:221 execveat:322:281
-socket:41:198 socketpair:53:199 connect:42:203 bind:49:200 listen:50:201 accept:43:202 accept4:288:242 sendto:44:206
-ptrace:101:117 process_vm_readv:310:270 process_vm_writev:311:271 process_madvise:440:440 process_mrelease:448:448
-kcmp:312:272 pidfd_open:434:434 pidfd_getfd:438:438 pidfd_send_signal:424:424 move_pages:279:239 migrate_pages:256:238
-bpf:321:280 perf_event_open:298:241 userfaultfd:323:282 io_uring_setup:425:425 io_uring_enter:426:426
-io_uring_register:427:427 keyctl:250:219 add_key:248:217 request_key:249:218 seccomp:317:277 lookup_dcookie:212:18
-mount:165:40 umount2:166:39 pivot_root:155:41 chroot:161:51 setns:308:268 unshare:272:97 fsopen:430:430
-fsconfig:431:431 fsmount:432:432 fspick:433:433 move_mount:429:429 open_tree:428:428 open_tree_attr:467:467
-mount_setattr:442:442 open_by_handle_at:304:265 name_to_handle_at:303:264 quotactl:179:60 quotactl_fd:443:443
-swapon:167:224 swapoff:168:225 acct:163:89 kexec_load:246:104 kexec_file_load:320:294 init_module:175:105
-finit_module:313:273 delete_module:176:106 reboot:169:142 personality:135:92 iopl:172:- ioperm:173:- modify_ldt:154:-
-syslog:103:116 vhangup:153:58 sethostname:170:161 setdomainname:171:162 settimeofday:164:170 clock_settime:227:112
-adjtimex:159:171 clock_adjtime:305:266 uselib:134:- memfd_create:319:279 memfd_secret:447:447
-shmget:29:194 shmat:30:196 shmctl:31:195 msgget:68:186 semget:64:190 mq_open:240:180 mq_unlink:241:181
-inotify_add_watch:254:27 fanotify_init:300:262 fanotify_mark:301:263
-chmod:90:- fchmod:91:52 fchmodat:268:53 fchmodat2:452:452 chown:92:- fchown:93:55 lchown:94:- fchownat:260:54
-setxattr:188:5 lsetxattr:189:6 fsetxattr:190:7 setxattrat:463:463 removexattr:197:14 lremovexattr:198:15
-fremovexattr:199:16 removexattrat:466:466 utime:132:- utimes:235:- futimesat:261:- utimensat:280:88
-file_setattr:469:469 kill:62:129 tkill:200:130 tgkill:234:131 rt_sigqueueinfo:129:138 rt_tgsigqueueinfo:297:240
-setrlimit:160:164 prlimit64:302:261 setpriority:141:140 ioprio_set:251:30 sched_setscheduler:144:119
-setsid:112:157 setpgid:109:154
-sched_setparam:142:118 sched_setattr:314:274 sched_setaffinity:203:122 prctl:157:167 fcntl:72:25 ioctl:16:29
-read:0:63 write:1:64 readv:19:65 writev:20:66 pread64:17:67 pwrite64:18:68 lseek:8:62 open:2:- openat:257:56
-close:3:57 close_range:436:436 dup:32:23 dup2:33:- dup3:292:24 stat:4:- fstat:5:80 lstat:6:- newfstatat:262:79
-statx:332:291 statfs:137:43 fstatfs:138:44 access:21:- faccessat:269:48 faccessat2:439:439 readlink:89:-
-readlinkat:267:78 getdents:78:- getdents64:217:61 getcwd:79:17 chdir:80:49 fchdir:81:50 fadvise64:221:223 pipe:22:-
-pipe2:293:59 poll:7:- ppoll:271:73 select:23:- pselect6:270:72 epoll_create1:291:20 epoll_ctl:233:21 epoll_wait:232:-
-epoll_pwait:281:22 eventfd2:290:19 mmap:9:222 munmap:11:215 mprotect:10:226 mremap:25:216 madvise:28:233 brk:12:214
-futex:202:98 set_robust_list:273:99 get_robust_list:274:100 rseq:334:293 set_tid_address:218:96 exit:60:93
-exit_group:231:94 restart_syscall:219:128 arch_prctl:158:- rt_sigaction:13:134 rt_sigprocmask:14:135
-rt_sigreturn:15:139 rt_sigpending:127:136 rt_sigtimedwait:128:137 rt_sigsuspend:130:133 sigaltstack:131:132 pause:34:-
-alarm:37:- setitimer:38:103 getitimer:36:102 clock_gettime:228:113 clock_getres:229:114 clock_nanosleep:230:115
-nanosleep:35:101 gettimeofday:96:169 time:201:- times:100:153 getpid:39:172 getppid:110:173 gettid:186:178
-getuid:102:174 geteuid:107:175 getgid:104:176 getegid:108:177 getresuid:118:148 getresgid:120:150 getgroups:115:158
-getpgrp:111:- getpgid:121:155 getsid:124:156 uname:63:160 sysinfo:99:179 getrusage:98:165 getrlimit:97:163
-getpriority:140:141 sched_yield:24:124 sched_getaffinity:204:123 sched_getparam:143:121 sched_getscheduler:145:120
-getcpu:309:168 sched_get_priority_max:146:125 sched_get_priority_min:147:126 getrandom:318:278 recvfrom:45:207
-sendmsg:46:211 recvmsg:47:212 getsockopt:55:209 setsockopt:54:208 getsockname:51:204 getpeername:52:205
-shutdown:48:210 mkdir:83:- mkdirat:258:34 rename:82:- renameat:264:38 renameat2:316:276 unlink:87:- unlinkat:263:35
-rmdir:84:- ftruncate:77:46 truncate:76:45 fallocate:285:47 fsync:74:82 fdatasync:75:83 umask:95:166 sendfile:40:71
-copy_file_range:326:285 wait4:61:260 waitid:247:95 io_setup:206:0 mseal:462:462
+fork:57:- vfork:58:- clone:56:220 clone3:435:435 execve:59:221 execveat:322:281 socket:41:198 socketpair:53:199
+sendto:44:206 seccomp:317:277 memfd_create:319:279 kill:62:129 tgkill:234:131 prlimit64:302:261 setpgid:109:154
+sched_setaffinity:203:122 prctl:157:167 fcntl:72:25 ioctl:16:29 read:0:63 write:1:64 readv:19:65 writev:20:66
+pread64:17:67 pwrite64:18:68 lseek:8:62 open:2:- openat:257:56 close:3:57 close_range:436:436 dup:32:23 dup2:33:-
+dup3:292:24 stat:4:- fstat:5:80 lstat:6:- newfstatat:262:79 statx:332:291 statfs:137:43 fstatfs:138:44 access:21:-
+faccessat:269:48 faccessat2:439:439 readlink:89:- readlinkat:267:78 getdents:78:- getdents64:217:61 getcwd:79:17
+chdir:80:49 fchdir:81:50 fadvise64:221:223 pipe:22:- pipe2:293:59 poll:7:- ppoll:271:73 select:23:- pselect6:270:72
+epoll_create1:291:20 epoll_ctl:233:21 epoll_wait:232:- epoll_pwait:281:22 eventfd2:290:19 mmap:9:222 munmap:11:215
+mprotect:10:226 mremap:25:216 madvise:28:233 brk:12:214 futex:202:98 set_robust_list:273:99 get_robust_list:274:100
+rseq:334:293 set_tid_address:218:96 exit:60:93 exit_group:231:94 restart_syscall:219:128 arch_prctl:158:-
+rt_sigaction:13:134 rt_sigprocmask:14:135 rt_sigreturn:15:139 rt_sigpending:127:136 rt_sigtimedwait:128:137
+rt_sigsuspend:130:133 sigaltstack:131:132 pause:34:- alarm:37:- setitimer:38:103 getitimer:36:102
+clock_gettime:228:113 clock_getres:229:114 clock_nanosleep:230:115 nanosleep:35:101 gettimeofday:96:169 time:201:-
+times:100:153 getpid:39:172 getppid:110:173 gettid:186:178 getuid:102:174 geteuid:107:175 getgid:104:176
+getegid:108:177 getresuid:118:148 getresgid:120:150 getgroups:115:158 getpgrp:111:- getpgid:121:155 getsid:124:156
+uname:63:160 sysinfo:99:179 getrusage:98:165 getrlimit:97:163 getpriority:140:141 sched_yield:24:124
+sched_getaffinity:204:123 sched_getparam:143:121 sched_getscheduler:145:120 getcpu:309:168
+sched_get_priority_max:146:125 sched_get_priority_min:147:126 getrandom:318:278 recvfrom:45:207 sendmsg:46:211
+recvmsg:47:212 getsockopt:55:209 setsockopt:54:208 getsockname:51:204 getpeername:52:205 shutdown:48:210 mkdir:83:-
+mkdirat:258:34 rename:82:- renameat:264:38 renameat2:316:276 unlink:87:- unlinkat:263:35 rmdir:84:- ftruncate:77:46
+truncate:76:45 fallocate:285:47 fsync:74:82 fdatasync:75:83 umask:95:166 sendfile:40:71 copy_file_range:326:285
+wait4:61:260 waitid:247:95 creat:85:- epoll_create:213:- eventfd:284:- fgetxattr:193:10 flistxattr:196:13 flock:73:32
+get_mempolicy:239:236 getxattr:191:8 lgetxattr:192:9 link:86:- linkat:265:37 listxattr:194:11 llistxattr:195:12
+mbind:237:235 membarrier:324:283 mincore:27:232 mlock:149:228 mlock2:325:284 mlockall:151:230 msync:26:227
+munlock:150:229 munlockall:152:231 preadv:295:69 preadv2:327:286 pwritev:296:70 pwritev2:328:287 readahead:187:213
+sched_getattr:315:275 sched_rr_get_interval:148:127 set_mempolicy:238:237 signalfd4:289:74 sync_file_range:277:84
+timer_create:222:107 timer_delete:226:111 timer_getoverrun:225:109 timer_gettime:224:108 timer_settime:223:110
+timerfd_create:283:85 timerfd_gettime:287:87 timerfd_settime:286:86 bind:49:200 listen:50:201 accept:43:202
+accept4:288:242 symlink:88:- symlinkat:266:36
 """
 _ARCHITECTURES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}  # column of the table, AUDIT_ARCH_*
 
@@ -136,22 +124,26 @@ def numbers(machine: str) -> dict[str, int]:
 
 
 def assemble(
-    calls: Collection[str], checks: Iterable[ArgumentCheck], *, allow: bool, machine: str | None = None
+    calls: Collection[str],
+    checks: Iterable[ArgumentCheck],
+    *,
+    ignored: Collection[str] = (),
+    machine: str | None = None,
 ) -> bytes | None:
-    """The filter by which `calls` work and no others, or with `allow=False` all but `calls`; a call with checks must
-    pass each of them. None on an architecture that is not known.
+    """The filter by which `calls` work and no others; a call with checks must pass each of them, and those `ignored`
+    seem to work. None on an architecture that is not known.
 
     What is refused fails with EPERM; with ENOSYS where libc then does without: clone3 (it uses clone, which can be
-    judged) and calls that are newer than that, or in a list of refused calls newer than the table.
+    judged) and calls that are newer than that.
     """
     machine = machine or platform.machine()
     nr = numbers(machine)
     if not nr:
         return None
-    cases = {name: [] if allow else [_refuse(errno.EPERM)] for name in calls}
+    cases: dict[str, list[_Op]] = {name: [] for name in calls}
     for check in checks:
         cases.setdefault(check.call, []).extend(check.body())
-    cases["clone3"] = [_refuse(errno.ENOSYS)]
+    cases |= {"clone3": [_refuse(errno.ENOSYS)], **{name: [_refuse(0)] for name in ignored}}
     ops = [
         _Op(_LOAD, 0, 0, _ARCH),
         _Op(_JUMP_EQ, 1, 0, _ARCHITECTURES[machine][1]),
@@ -162,8 +154,7 @@ def assemble(
         if name in nr:
             ops += [_Op(_JUMP_EQ, 0, len(body) + 1, nr[name]), *body, _allow()]
     # The numbers of x32, an architecture of its own on x86-64, lie above all others.
-    newest = nr["clone3"] if allow else nr["mseal"]
-    ops += [_Op(_JUMP_GE, 0, 1, newest), _refuse(errno.ENOSYS), _refuse(errno.EPERM) if allow else _allow()]
+    ops += [_Op(_JUMP_GE, 0, 1, nr["clone3"]), _refuse(errno.ENOSYS), _refuse(errno.EPERM)]
     return b"".join(struct.pack("=HBBI", *op) for op in ops)
 
 

@@ -161,112 +161,92 @@ getrusage getrlimit prlimit64 getpriority getrandom
 _SOCKET_PAIRS = """
 socketpair sendto recvfrom sendmsg recvmsg getsockopt setsockopt getsockname getpeername shutdown
 """
-_PROGRAMS_AND_SCRATCH = """
-vfork fork execve wait4 waitid arch_prctl set_tid_address mkdir mkdirat rmdir rename renameat renameat2 unlink unlinkat
-truncate ftruncate fallocate fsync fdatasync umask sendfile copy_file_range
+_SCRATCH = """
+mkdir mkdirat rmdir rename renameat renameat2 unlink unlinkat truncate ftruncate fallocate fsync fdatasync umask
+sendfile copy_file_range
 """
-# Refused to the runner and to a task's process. Nothing else is refused to the runner: CUDA makes sockets and memfds,
-# pins threads, and is not ours to second-guess.
-_KERNEL = """
-ptrace process_vm_readv process_vm_writev process_madvise process_mrelease kcmp pidfd_open pidfd_getfd
-pidfd_send_signal move_pages migrate_pages bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_setup
-io_uring_register keyctl add_key request_key seccomp lookup_dcookie fanotify_init fanotify_mark mount umount2
-pivot_root chroot setns unshare fsopen fsconfig fsmount fspick move_mount open_tree open_tree_attr mount_setattr
-open_by_handle_at name_to_handle_at quotactl quotactl_fd swapon swapoff acct kexec_load kexec_file_load init_module
-finit_module delete_module reboot personality iopl ioperm modify_ldt syslog vhangup sethostname setdomainname
-settimeofday clock_settime adjtimex clock_adjtime uselib
+_PROGRAMS = """
+vfork fork execve wait4 waitid arch_prctl set_tid_address
 """
-_PROCESSES = ["fork", "vfork", "execve", "execveat"]
-# Landlock knows no modes, owners, times and attributes, nor sockets with a path; who leaves the session outlives it.
-_OF_A_TASK = """
-connect shmget shmat shmctl msgget semget mq_open mq_unlink inotify_add_watch chmod fchmod fchmodat fchmodat2 chown
-fchown lchown fchownat setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat utime
-utimes futimesat utimensat file_setattr setrlimit setpriority ioprio_set sched_setscheduler sched_setparam sched_setattr
-setsid setpgid
+# Links of files are Landlock's to refuse, as CUDA is used to. It tries to connect, too, and does without
+_CUDA = """
+socket bind listen accept accept4 memfd_create membarrier mlock mlock2 munlock mincore msync get_mempolicy set_mempolicy
+mbind sched_setaffinity symlink symlinkat
+"""
+# What any program may use that reaches nobody else; torch.compile locks its own folder
+_OF_ANY_PROGRAM = """
+execveat flock link linkat creat preadv preadv2 pwritev pwritev2 readahead sync_file_range getxattr lgetxattr fgetxattr
+listxattr llistxattr flistxattr mlockall munlockall epoll_create eventfd signalfd4 timer_create timer_settime
+timer_gettime timer_getoverrun timer_delete timerfd_create timerfd_settime timerfd_gettime sched_getattr
+sched_rr_get_interval
 """
 
 
-class Calls(NamedTuple):
-    """System calls by name: those that work and no others, or with `allow=False` all but these."""
-
-    names: tuple[str, ...]
-    allow: bool
-
-
-def calls(profile: Profile) -> Calls:
-    """The system calls of a role; some of them are judged by an argument as well (`checks`)."""
-    if profile is Profile.RUNNER:
-        return Calls((*_KERNEL.split(), *_PROCESSES), allow=False)
-    if profile is Profile.TASK:
-        return Calls((*_KERNEL.split(), *_OF_A_TASK.split()), allow=False)
-    groups = [_FILES, _MEMORY_AND_THREADS, _SIGNALS_AND_TIME, _ITSELF, _SOCKET_PAIRS]
-    if profile is Profile.COMPILER:
-        groups.append(_PROGRAMS_AND_SCRATCH)
-    return Calls(tuple(" ".join(groups).split()), allow=True)
+_MORE = {
+    Profile.COMPILER: (_SCRATCH, _PROGRAMS),
+    Profile.RUNNER: (_SCRATCH, _CUDA),
+    Profile.TASK: (_SCRATCH, _PROGRAMS, _CUDA, _OF_ANY_PROGRAM),
+}
+IGNORED = {Profile.TASK: ("setpgid",)}  # seem to work: ninja starts each compiler in a group of its own
 
 
-_AF_UNIX, _SOCK_STREAM, _SOCK_SEQPACKET, _SOCK_FLAGS = 1, 1, 5, (0, 0x80000, 0x800, 0x80800)
+def calls(profile: Profile) -> tuple[str, ...]:
+    """The system calls of a role that work; some of them are judged by an argument as well (`checks`). What changes
+    modes, owners, times and attributes, which Landlock does not know, is nobody's, nor is what leaves a session."""
+    groups = [_FILES, _MEMORY_AND_THREADS, _SIGNALS_AND_TIME, _ITSELF, _SOCKET_PAIRS, *_MORE.get(profile, ())]
+    return tuple(" ".join(groups).split())
+
+
+# Kinds of sockets that have no addresses unless they connect, with SOCK_NONBLOCK and SOCK_CLOEXEC
+_AF_UNIX, _STREAMS, _PACKETS = 1, (1, 0x80001, 0x801, 0x80801), (5, 0x80005, 0x805, 0x80805)
 _A_THREAD = (0x3D0F00, 0x7D0F00)  # clone's flags as glibc and musl start one
 _CLONE_THREAD, _CLONE_NEW = 0x10000, 0x7E020000
 _PRCTL = (1, 4, 22, 36, 0x59616D61)  # PDEATHSIG, DUMPABLE, SECCOMP, CHILD_SUBREAPER, PTRACER
 _NAMES = (15, 16, 0x53564D41)  # of prctl: PR_SET_NAME, PR_GET_NAME, PR_SET_VMA
-# To any process: F_SETOWN, F_SETSIG, F_SETOWN_EX send it SIGIO, a lease (1024) lets its open() wait 45 s, F_NOTIFY
-_FCNTL_TO_OTHERS = (8, 10, 15, 1024, 1026)
+# To any process: F_SETOWN, F_SETSIG, F_SETOWN_EX send it SIGIO, a lease (1024) lets its open() wait 45 s, F_NOTIFY,
+# F_SETPIPE_SZ takes of what a user's pipes may have together
+_FCNTL_TO_OTHERS = (8, 10, 15, 1024, 1026, 1031)
+_FCNTL_LOCKS = (5, 6, 7, 36, 37, 38)  # of POSIX and of open files
 _FCNTL = (0, 1, 2, 3, 4, 1030)  # F_DUPFD, flags of descriptors and files, F_DUPFD_CLOEXEC: no locks, which others see
-_IOCTL = (
-    0x5401,
-    0x802C542A,
-    0x5413,
-    0x541B,
-    0x5421,
-    0x5450,
-    0x5451,
-)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIO(N)CLEX
+# TCGETS, TCGETS2, TIOCGWINSZ, FIONREAD, FIONBIO, FIO(N)CLEX
+_IOCTL = (0x5401, 0x802C542A, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 _IOCTL_TO_OTHERS = (0x8901, 0x8902, 0x5412, 0x541C, 0x540E)  # FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX, TIOCSCTTY
 _EVERYBODY = 0xFFFFFFFF  # kill(-1, ...)
-_SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 
 
 def checks(profile: Profile, *, pid: int, signals_scoped: bool) -> list[ArgumentCheck]:
     """System calls judged by an argument."""
-    if profile is Profile.RUNNER:
-        return [
-            *(ArgumentCheck(call, 0, (pid,), deny=False) for call in _SIGNALS),
-            ArgumentCheck("prctl", 0, _PRCTL, deny=True),
-            ArgumentCheck("clone", 0, (_CLONE_THREAD,), deny=False, bits=True),
-            ArgumentCheck("fcntl", 1, _FCNTL_TO_OTHERS, deny=True),
-            ArgumentCheck("socket", 0, (_AF_UNIX,), deny=False),
-        ]
+    found = [null("sendto", 4), null("prlimit64", 2), ArgumentCheck("socketpair", 0, (_AF_UNIX,), deny=False)]
+    programs = profile in (Profile.COMPILER, Profile.TASK)
     # Where Landlock guards everyone else, a process may end what it has started itself.
-    whom = ArgumentCheck("kill", 0, (_EVERYBODY,) if signals_scoped else (pid,), deny=signals_scoped)
-    if profile is Profile.TASK:
-        kinds = tuple(kind | flags for kind in (_SOCK_STREAM, _SOCK_SEQPACKET) for flags in _SOCK_FLAGS)
+    whom, forbidden = ((_EVERYBODY,), True) if programs and signals_scoped else ((pid,), False)
+    found.append(ArgumentCheck("kill", 0, whom, deny=forbidden))
+    if profile is not Profile.TASK or not signals_scoped:
+        found.append(ArgumentCheck("tgkill", 0, (pid,), deny=False))
+    if programs:
+        found.append(ArgumentCheck("clone", 0, (_CLONE_NEW,), deny=True, bits=True))
+    elif profile is Profile.RUNNER:
+        found.append(ArgumentCheck("clone", 0, (_CLONE_THREAD,), deny=False, bits=True))
+    else:
+        found.append(ArgumentCheck("clone", 0, _A_THREAD, deny=False))
+    if profile not in (Profile.RUNNER, Profile.TASK):
         return [
-            whom,
-            *(ArgumentCheck(call, 0, (pid,), deny=False) for call in _SIGNALS[1:] if not signals_scoped),
-            ArgumentCheck("prctl", 0, _PRCTL, deny=True),
-            ArgumentCheck("clone", 0, (_CLONE_NEW,), deny=True, bits=True),
-            ArgumentCheck("fcntl", 1, _FCNTL_TO_OTHERS, deny=True),
-            ArgumentCheck("ioctl", 1, _IOCTL_TO_OTHERS, deny=True),
-            null("prlimit64", 2),
-            *(ArgumentCheck(call, 0, (_AF_UNIX,), deny=False) for call in ("socket", "socketpair")),
-            *(ArgumentCheck(call, 1, kinds, deny=False) for call in ("socket", "socketpair")),  # which need connect
-            null("sendto", 4),
+            *found,
+            ArgumentCheck("prctl", 0, _NAMES, deny=False),
+            ArgumentCheck("fcntl", 1, _FCNTL, deny=False),
+            ArgumentCheck("ioctl", 1, _IOCTL, deny=False),
+            ArgumentCheck("socketpair", 1, _STREAMS, deny=False),
         ]
-    found = [
-        ArgumentCheck("tgkill", 0, (pid,), deny=False),
-        ArgumentCheck("prctl", 0, _NAMES, deny=False),
-        ArgumentCheck("fcntl", 1, _FCNTL, deny=False),
-        ArgumentCheck("ioctl", 1, _IOCTL, deny=False),
-        ArgumentCheck("socketpair", 0, (_AF_UNIX,), deny=False),
-        # no addresses
-        ArgumentCheck("socketpair", 1, tuple(_SOCK_STREAM | flags for flags in _SOCK_FLAGS), deny=False),
-        null("sendto", 4),
-        null("prlimit64", 2),
+    locks = _FCNTL_LOCKS if profile is Profile.RUNNER else ()
+    return [
+        *found,
+        ArgumentCheck("prctl", 0, _PRCTL, deny=True),
+        ArgumentCheck("fcntl", 1, (*_FCNTL_TO_OTHERS, *locks), deny=True),
+        ArgumentCheck("ioctl", 1, _IOCTL_TO_OTHERS, deny=True),
+        ArgumentCheck("sched_setaffinity", 0, (0,), deny=False),  # which takes any process of the user's
+        ArgumentCheck("socket", 0, (_AF_UNIX,), deny=False),
+        *(ArgumentCheck(call, 1, (*_STREAMS, *_PACKETS), deny=False) for call in ("socket", "socketpair")),
     ]
-    if profile is not Profile.COMPILER:
-        return [*found, ArgumentCheck("kill", 0, (pid,), deny=False), ArgumentCheck("clone", 0, _A_THREAD, deny=False)]
-    return [*found, whom, ArgumentCheck("clone", 0, (_CLONE_NEW,), deny=True, bits=True)]
 
 
 Rule = tuple[Path, Access]

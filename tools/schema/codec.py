@@ -9,9 +9,11 @@ fill a log. What comes compressed, as JSON or as a file may be of any size once 
 `inflated`, `parsed` and `read_file`, which have a bound each.
 """
 
+import contextlib
 import dataclasses
 import enum
 import errno
+import gc
 import json
 import math
 import re
@@ -20,7 +22,7 @@ import shlex
 import types
 import typing
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,20 +38,49 @@ class DecodeError(ValueError):
 
 def encode(value: Any) -> Json:
     """Turn dataclasses, enums, tuples and mappings into plain JSON values (non-finite floats become strings)."""
-    if type(value) in _AS_THEY_ARE:  # of a plan of 10,000 launches nearly all; without this 0.6 s, with it 0.4
-        return value
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: encode(getattr(value, name)) for name in _names(type(value))}
-    if isinstance(value, Mapping):
-        return {str(k): encode(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [encode(v) for v in value]
+    with _collector_off():
+        return _encode(value)
+
+
+@contextlib.contextmanager
+def _collector_off() -> Iterator[None]:
+    """No search for cycles meanwhile: values of JSON have none, and of what a plan of 4,000 launches took it was 1.1 of
+    2.5 s."""
+    was_on = gc.isenabled()  # by whichever thread, and whoever turned it off turns it on
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _encode(value: Any) -> Json:
+    its: Any = type(value)
+    return value if its in _AS_THEY_ARE else _encoder(its)(value)
+
+
+@cache
+def _encoder(cls: type) -> Callable[[Any], Json]:
+    """What encodes values of a type. To ask of each value anew what it is took 0.18 s for 4,000 launches, which are
+    encoded in 0.07."""
+    if issubclass(cls, enum.Enum):
+        return lambda value: value.value
+    if issubclass(cls, float):
+        return lambda value: value if math.isfinite(value) else str(value)
+    if issubclass(cls, int | str):
+        return lambda value: value
+    if dataclasses.is_dataclass(cls):
+        names = tuple(f.name for f in dataclasses.fields(cls))
+        return lambda value: {name: _encode(getattr(value, name)) for name in names}
+    if issubclass(cls, Mapping):
+        return lambda value: {str(k): _encode(v) for k, v in value.items()}
+    if issubclass(cls, list | tuple):
+        return lambda value: list(value) if _AS_THEY_ARE.issuperset(map(type, value)) else [_encode(v) for v in value]
+    return _not_encoded
+
+
+def _not_encoded(value: Any) -> Json:
     raise TypeError(f"cannot encode {type(value).__name__}: {value!r:.100}")
 
 
@@ -58,14 +89,10 @@ _SHORT.maxstring = _SHORT.maxother = 100
 _AS_THEY_ARE = frozenset((int, str, bool, types.NoneType))
 
 
-@cache
-def _names(cls: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(cls))
-
-
 def decode(cls: type[T], data: Json, where: str = "$") -> T:
     """Build a `cls` from JSON values. Raises DecodeError when a field is missing, unknown or of another type."""
-    return typing.cast(T, _decode(cls, data, where))
+    with _collector_off():
+        return typing.cast(T, _decode(cls, data, where))
 
 
 def _decode(hint: Any, data: Json, where: str) -> Any:
@@ -230,7 +257,8 @@ def parsed(text: str, most_values: int = MOST_VALUES) -> Json:
     before any is built (three characters, `[],`, take 64 bytes), RecursionError when they lie too deep."""
     if len(text) > most_values and (signs := sum(map(text.count, ",[{"))) > most_values:
         raise ValueError(f"it has {signs:,} commas and brackets, and so may have more than {most_values:,} values")
-    return json.loads(text)
+    with _collector_off():
+        return json.loads(text)
 
 
 def read_file(path: Path, most_bytes: int = MOST_FILE_BYTES) -> bytes:

@@ -408,6 +408,13 @@ def _compiled(source: str) -> types.CodeType:
 
 def describe(error: BaseException) -> Failure:
     """A failure in words that help the candidate's author."""
+    try:
+        return _described(error)
+    except BaseException:  # noqa: BLE001 - the candidate's exception, whose name and words may raise as well
+        return Failure(Status.CRASHED, "host code raised what cannot say what it is", cause=Cause.HOST_EXCEPTION)
+
+
+def _described(error: BaseException) -> Failure:
     if isinstance(error, Refused):
         return Failure(Status.REJECTED, str(error), _line(error), cause=error.cause)
     if isinstance(error, SyntaxError) and error.filename == FILE:

@@ -54,6 +54,9 @@ class RunStats:
     ops: int
 
 
+MOST_PROGRAMS = 1 << 31  # whose numbers alone take 16 GiB, of the 20 that an interpreter has
+
+
 def run(
     module: TtirModule,
     grid: tuple[int, int, int],
@@ -110,6 +113,8 @@ def _in_turns(
 
 def _program_ids(grid: tuple[int, int, int], programs: Sequence[int] | None) -> Array:
     total = grid[0] * grid[1] * grid[2]
+    if programs is None and total > MOST_PROGRAMS:
+        raise StepLimit(f"a grid of {grid} programs; at most {MOST_PROGRAMS:,} are run")
     ids = np.arange(total) if programs is None else np.array(programs, np.int64).reshape(-1)
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < total:
         raise TtirSyntaxError(f"program ids outside the grid {grid}")

@@ -159,6 +159,13 @@ def test_loops_without_a_body_end_in_a_step_limit() -> None:
         run(parse(wrapped(body)), (1, 1, 1), [], max_ops=1000)
 
 
+def test_more_programs_than_can_be_numbered_end_in_a_step_limit() -> None:
+    module, grid = parse(wrapped("")), (2**31 - 1, 65_535, 65_535)
+    with pytest.raises(StepLimit, match="at most 2,147,483,648"):
+        run(module, grid, [])
+    assert run(module, grid, [], programs=[0, 2**60]).programs == 2
+
+
 def test_values_that_contradict_their_types_cannot_exhaust_memory() -> None:
     body = """    %r = tt.make_range {end = 65536 : i32, start = 0 : i32} : tensor<65536xi32>
     %x = tt.expand_dims %r {axis = 0 : i32} : tensor<65536xi32> -> tensor<1x65536xi32>
