@@ -72,6 +72,7 @@ from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Language, Settings
 from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.agent.view.live import gpu_samples
+from kerneltune.agent.view.text import plural
 from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidate
 from kerneltune.tools.languages.ptx.ir import PtxError
 from kerneltune.tools.languages.ptx.loader import PtxLaunchError, language_of
@@ -470,7 +471,7 @@ def _lessons(started: Started, tracker: AttemptTracker) -> list[Lesson]:
     found = {lesson.attempt_id: lesson for lesson in started.store.lessons(started.event)}
     lessons = [found[name] for name in named if name in found] if isinstance(named, dict) else []
     if lessons:
-        words = f"the model is told what {len(lessons)} predictions of earlier runs came to"
+        words = f"the model is told what {plural(len(lessons), 'prediction')} of earlier runs came to"
         tracker.emit(Note(tracker.run_id, "lessons", f"{words}; --no-lessons leaves them out"))
     return lessons
 

@@ -53,7 +53,9 @@ _PLUMBING = set(  # calls in a Model that are no operation of it
     "init parameter registerbuffer tensor empty zeros ones randn view reshape size t contiguous cat chunk stack "
     "float half bfloat16 to".split()
 )
-_SAME_OPERATION = dict.fromkeys(("linear", "mm", "bmm", "addmm", "baddbmm", "scaledmm"), "matmul")
+_SAME_OPERATION = dict.fromkeys(("linear", "mm", "bmm", "addmm", "baddbmm", "scaledmm"), "matmul") | {
+    "logsoftmax": "softmax"
+}
 
 
 class RunPrompts:

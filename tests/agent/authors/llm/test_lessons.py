@@ -1,19 +1,29 @@
 """Lessons of earlier runs: whose words they may be, which a model is told, and how."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kerneltune.agent.attempt import Lesson, LlmTurn, Origin
 from kerneltune.agent.authors.llm.prompts import MOST_LESSONS, RunPrompts, operations, relevant
-from kerneltune.agent.events import Event, Judged, Proposed, Reflected, RunStarted
+from kerneltune.agent.commands.lifecycle import chosen, run_opened
+from kerneltune.agent.commands.session import session, workshop
+from kerneltune.agent.events import Event, Judged, Note, Proposed, Reflected, RunStarted, Said
 from kerneltune.agent.record.merge import merge, opened_other
 from kerneltune.agent.record.store import FILE_NAME, Store
+from kerneltune.agent.settings import Environment, Settings
+from kerneltune.tools.backends.base import GpuInfo
+from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.verdict import Status, Timing, Verdict
+from kerneltune.tools.task.load import find_task
+from kerneltune.tools.update import Update
 from tests.agent.authors.llm.run_parts import SOURCE, TASK, attempt, timed, workbench
 from tests.agent.record.samples import started
+from tests.agent.shell import ROOT, SOFTMAX
 
 OURS = LlmTurn("1", 1)
 H200 = "NVIDIA H200"
@@ -134,3 +144,61 @@ def test_an_opening_tells_lessons_in_a_line_each_whatever_a_model_wrote() -> Non
     seed = attempt(1, timed(50.0))
     assert with_them.opening((seed,), 4).startswith(without.opening((seed,), 4))
     assert added[0] in with_them.opening((seed,), 4)
+
+
+STORY = ROOT / "tests" / "agent" / "stories" / "softmax.jsonl"
+NOBODY = Environment(keys=(), server_key="", term="dumb", no_color=True, ci=True)
+
+
+class KnownTimes:
+    """Gives the verdicts of a run in their order: None is wrong, else microseconds."""
+
+    def __init__(self, times_us: Sequence[float | None]) -> None:
+        self._left = list(times_us)
+
+    def bench(self, update: Update, tier: str = "judged") -> Verdict:
+        us = self._left.pop(0)
+        return (
+            Verdict(Status.WRONG, "it overflows")
+            if us is None
+            else Verdict(Status.CORRECT, "", timing=Timing(us, us, us, 1, 1))
+        )
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_the_next_run_opens_with_what_came_of_this_one_s_predictions_and_says_so_unless_told_not_to(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(
+        tmp_path / "runs", max_attempts=5, width=1, model=f"scripted:{STORY}", cache_dir=tmp_path / "cache",
+        tier="judged", confirm=False,
+    )  # fmt: skip
+    with contextlib.ExitStack() as held:
+        store = held.enter_context(Store.open(settings.runs_dir))
+        shop = held.enter_context(workshop(settings, lambda _: None))
+        here = held.enter_context(session(shop, find_task(SOFTMAX)))
+        timing_shop = replace(shop, gpu=GpuInfo(H200, 90, "GPU-0", 1 << 37, "580"))
+
+        def run(**more: Any) -> tuple[RunStarted, str, list[str]]:
+            """How a run began, its opening, and what it noted of lessons."""
+            shown: list[Event] = []
+            tools = Evaluator(here.tools.updater, KnownTimes([None, 90.0, 30.0, 29.0]), "timing")  # type: ignore[arg-type]
+            opened = replace(here, workshop=timing_shop, tools=tools)
+            own = replace(settings, **more)
+            with contextlib.closing(chosen(own, NOBODY)) as choice:
+                run_opened(opened, choice, own, store, shown.append)
+            began = next(e for e in shown if isinstance(e, RunStarted))
+            opening = next(e.text for e in shown if isinstance(e, Said) and e.role == "user")
+            return began, opening, [e.text for e in shown if isinstance(e, Note) and e.topic == "lessons"]
+
+        first, opening, notes = run()
+        assert ("lessons" in first.limits, "earlier runs" in opening, notes) == (False, False, [])
+        second, opening, notes = run()
+        assert second.limits["lessons"] == {f"{first.run_id}/4": first.task_sha256}
+        assert (
+            "- this task, 3x of its parent's speed (predicted 3x), confirmed: 8 warps; it was thought that two"
+            in opening
+        )
+        assert notes == ["the model is told what 1 prediction of earlier runs came to; --no-lessons leaves them out"]
+        third, opening, notes = run(lessons=False)
+        assert ("lessons" in third.limits, "earlier runs" in opening, notes) == (False, False, [])
