@@ -182,7 +182,7 @@ def test_the_next_run_opens_with_what_came_of_this_one_s_predictions_and_says_so
         def run(**more: Any) -> tuple[RunStarted, str, list[str]]:
             """How a run began, its opening, and what it noted of lessons."""
             shown: list[Event] = []
-            tools = Evaluator(here.tools.updater, KnownTimes([None, 90.0, 30.0, 29.0]), "timing")  # type: ignore[arg-type]
+            tools = Evaluator(here.tools.updater, KnownTimes([None, 90.0, 30.0, 29.0]), "timing")
             opened = replace(here, workshop=timing_shop, tools=tools)
             own = replace(settings, **more)
             with contextlib.closing(chosen(own, NOBODY)) as choice:
