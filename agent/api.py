@@ -57,6 +57,7 @@ def optimize(
     width: int | None = None,
     seed: int | None = None,
     warm_start: bool | None = None,
+    lessons: bool | None = None,
     arch: str | None = None,
     runs_dir: str | Path | None = None,
     allow_unsandboxed: bool | None = None,

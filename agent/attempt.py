@@ -254,6 +254,23 @@ class Earlier:
     task: str = ""
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """What an attempt of an earlier run claimed about its parent, and what the clock said. `measured`, `predicted`: the
+    parent's time divided by its own; `intensity`: the flops per byte of its task."""
+
+    attempt_id: str
+    task: str
+    task_sha256: str
+    task_source: str
+    idea: str
+    hypothesis: str
+    confirmed: bool
+    measured: float
+    predicted: float | None = None
+    intensity: float | None = None
+
+
 class StopReason(StrEnum):
     """Why a run is over."""
 

@@ -20,6 +20,7 @@ from kerneltune.agent.attempt import (
     BenchAction,
     Change,
     Controls,
+    Lesson,
     Limits,
     Proposal,
     RunStart,
@@ -31,7 +32,7 @@ from kerneltune.agent.attempt import (
     tiers_for,
 )
 from kerneltune.agent.authors.llm.author import LlmAuthor, context_limit, reply_limit
-from kerneltune.agent.authors.llm.prompts import RunPrompts
+from kerneltune.agent.authors.llm.prompts import RunPrompts, relevant
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.session import (
     USUAL_WIDTH,
@@ -71,6 +72,7 @@ from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Language, Settings
 from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.agent.view.live import gpu_samples
+from kerneltune.agent.view.text import plural
 from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidate
 from kerneltune.tools.languages.ptx.ir import PtxError
 from kerneltune.tools.languages.ptx.loader import PtxLaunchError, language_of
@@ -446,10 +448,13 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker)
             model.skip(1, reply.conversation)
     arch, gpu = opened.workshop.arch, opened.gpu
     tracker.predictions += [e for e in started.events if isinstance(e, Reflected) and is_scored(e)]
+    lessons = _lessons(started, tracker) if settings.lessons else []
     return LlmAuthor(
         tracker,
         model,
-        RunPrompts(tracker, arch, gpu.name if gpu else None, settings.language, lambda: list(tracker.predictions)),
+        RunPrompts(
+            tracker, arch, gpu.name if gpu else None, settings.language, lambda: list(tracker.predictions), lessons
+        ),
         arch,
         settings.strategy,
         started.event.seed,
@@ -458,6 +463,17 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker)
         finished_keys=max((int(r.conversation) for r in replies if r.conversation.isdigit()), default=0),
         start=lambda: start_of(tracker),
     )
+
+
+def _lessons(started: Started, tracker: AttemptTracker) -> list[Lesson]:
+    """Those of earlier runs that this one was begun with; a person is told how many."""
+    named = started.event.limits.get("lessons")
+    found = {lesson.attempt_id: lesson for lesson in started.store.lessons(started.event)}
+    lessons = [found[name] for name in named if name in found] if isinstance(named, dict) else []
+    if lessons:
+        words = f"the model is told what {plural(len(lessons), 'prediction')} of earlier runs came to"
+        tracker.emit(Note(tracker.run_id, "lessons", f"{words}; --no-lessons leaves them out"))
+    return lessons
 
 
 # From the first event to the last ------------------------------------------------------------------------------------
@@ -556,6 +572,9 @@ def run_opened(
     beginning = _beginning(opened, settings, store, named_start)
     facts = encode(asdict(limits)) | _manner(choice, settings)
     event = run_started(opened, choice.name, choice.why, facts, settings.seed)
+    if choice.model is not None and settings.lessons:
+        told = {one.attempt_id: one.task_sha256 for one in relevant(store.lessons(event), opened.task, event.gpu)}
+        event = replace(event, limits=event.limits | ({"lessons": told} if told else {}))
     with alive(settings.runs_dir / event.run_id):
         return _drive(Started(event, choice, opened, limits, settings, store, show, controls or Controls(), beginning))
 

@@ -111,6 +111,10 @@ def run(
         bool | None,
         Parameter(group=_AUTHOR, help="Start a search from earlier results on this GPU."),
     ] = None,
+    lessons: Annotated[
+        bool | None,
+        Parameter(group=_AUTHOR, help="Tell a model what predictions of earlier runs on this GPU came to."),
+    ] = None,
     arch: Annotated[Arch, Parameter(group=_HOW)] = None,
     runs_dir: Annotated[RunsDir, Parameter(group=_WHAT)] = None,
     json: Annotated[AsLines, Parameter(group=_SHOWN)] = False,

@@ -422,8 +422,7 @@ def _run_facts(started: RunStarted, summary: RunSummary, best_path: str | None, 
     table.add_row("began", f"{summary.started:%Y-%m-%d %H:%M:%S} UTC")
     table.add_row("ended", summary.why or "not yet, or its process was killed")
     table.add_row("versions", ", ".join(f"{k} {v}" for k, v in started.versions.items()))
-    limits = ", ".join(f"{k} {v}" for k, v in started.limits.items() if v is not None)
-    table.add_row("limits", limits or "none")
+    table.add_row("limits", words.limits_in_words(started.limits) or "none")
     table.add_row("verdicts", _counts(summary))
     untimed = summary.best_attempt_id is not None and summary.best_us is None
     table.add_row("chosen" if untimed else "best", words.best_in_words(summary, in_full=True))

@@ -110,9 +110,8 @@ class Exporter:
             self._progress(stage, len(trajectory.attempts))
 
     def _facts(self, trajectory: Trajectory) -> Provenance:
-        placement = self._recipe.placements[trajectory.run.task_sha256]
         duplicate_of = self._duplicates.of if self._duplicates else None
-        return Provenance(trajectory, placement, self._rewards, duplicate_of, self._scrubber)
+        return Provenance(trajectory, self._recipe.placements, self._rewards, duplicate_of, self._scrubber)
 
     def _passes(self, attempt: Attempt | None, facts: Provenance) -> bool:
         """Whether a row about this attempt (or about none) is kept."""

@@ -70,6 +70,7 @@ def terms_of(provider: str) -> SourceTerms:
 
 
 SCHEMA_VERSION = 1
+_LESSONS_FROM = ("none", "same_task", "same_split", "other_split")
 _RUN = (
     Feature("schema_version", "int", "of this table's columns; it grows when one changes its meaning"),
     Feature("run_id", "text", "the run"),
@@ -77,6 +78,7 @@ _RUN = (
     Feature("task_sha256", "text", "of the task's file"),
     Feature("family", "text", "tasks that are the same up to shapes and names; never in two splits"),
     Feature("split", "text", "train, validation or test"),
+    Feature("lessons", "text", f"whence its prompts had lessons of earlier runs: {', '.join(_LESSONS_FROM)}"),
     Feature("leaked", "text", "the benchmark problem that the task is, or nearly is; null if none, or not looked for"),
     Feature("author", "text", "who wrote: offline, or provider:model"),
     Feature("provider", "text", f"whose words: {', '.join(PROVIDERS)}"),
@@ -130,15 +132,17 @@ class Provenance:
     def __init__(
         self,
         trajectory: Trajectory,
-        placement: Placement,
+        placements: Mapping[str, Placement],
         rewards: Sequence[Reward],
         duplicate_of: Callable[[str], Duplicate] | None,
         scrubber: Scrubber,
     ) -> None:
         self.clean = scrubber.text
+        placement = placements[trajectory.run.task_sha256]
         self.split = str(placement.split)
         self._rewards, self._duplicate_of = rewards, duplicate_of
         self._run = self._of_run(trajectory.run, placement)
+        self._run["lessons"] = _lessons_from(trajectory.run, placements)
         self._known: dict[str, Row] = {}
         self._thought = {
             (conversation.key, message.turn): len(message.thinking)
@@ -207,6 +211,16 @@ class Provenance:
         return made
 
 
+def _lessons_from(run: RunStarted, placements: Mapping[str, Placement]) -> str:
+    """The farthest place that a lesson came from; that of a task which nobody placed is another split."""
+    told = run.limits.get("lessons")
+    tasks = set(map(str, told.values())) if isinstance(told, dict) else set()
+    if not tasks - {run.task_sha256}:
+        return "same_task" if tasks else "none"
+    splits = {place.split if (place := placements.get(task)) else None for task in tasks}
+    return "same_split" if splits == {placements[run.task_sha256].split} else "other_split"
+
+
 def _moment(at: float) -> str | None:
     try:
         return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
@@ -222,6 +236,7 @@ def _spills(attempt: Attempt) -> int | None:
 
 _CHOICES: Mapping[str, Sequence[str]] = {
     "split": ("train", "validation", "test"),
+    "lessons": _LESSONS_FROM,
     "provider": PROVIDERS,
     "status": [status.value for status in Status],
     "tier": ("screened", "judged", "confirmed"),

@@ -301,14 +301,14 @@ class _Message:
             calls=calls,
             thinking="\n\n".join(b["thinking"] for _, b in blocks if b.get("type") == "thinking" and b.get("thinking")),
             detail=self.category or (self.stop_reason if self.stop_reason not in _STOPS else ""),
-            usage=self._usage_so_far(),
+            usage=self.usage(),
             raw=None if refused else {"api": API, "asked": asked, "items": self._items()},
             model=self.head.get("model") or asked,
             reply_id=self.head.get("id") or "",
         )
 
-    def _usage_so_far(self) -> Usage | None:
-        """Return what was counted; None when nothing was."""
+    def usage(self) -> Usage | None:
+        """Return what was counted so far: the prompt from the first event on, what is written only at the end."""
         used = self._usage
         if used.get("input_tokens") is None:
             return None

@@ -44,6 +44,7 @@ from kerneltune.agent.models.types import (
     Unavailable,
     Usage,
     cleaned,
+    credible,
     whole,
 )
 from kerneltune.tools.schema.codec import Json, one_line
@@ -82,6 +83,10 @@ class PartialReply(Protocol):
 
     def take(self, event: dict[str, Json]) -> Iterable[Piece]:
         """Take one event; yield what it adds to the reply."""
+        ...
+
+    def usage(self) -> Usage | None:
+        """Return what the server has counted so far; None when that is nothing."""
         ...
 
     def reply(self, request: ModelRequest, asked: str) -> Reply:
@@ -183,11 +188,15 @@ class HttpModel(ABC, Generic[Features, Partial]):
         return list_price_usd(self.provider, self._model, usage)
 
     def close(self) -> None:
-        """End what threads wait for: their reads fail at once with Unavailable, and nothing is tried again."""
+        """End what threads wait for: their reads fail at once with Unavailable, and nothing is tried again. Returns
+        when they have told what they lost, or after a second."""
         self._closed.set()
         with self._streams_lock:
             for stream in self._streams:
                 _hang_up(stream)
+        until_s = time.monotonic() + 1.0
+        while self._streams and time.monotonic() < until_s:
+            time.sleep(0.01)
         self._client.close()
 
     # Retries
@@ -323,13 +332,28 @@ class HttpModel(ABC, Generic[Features, Partial]):
             with self._reading(stream, request, until_s):
                 self._require_events(stream.response.headers.get("content-type", ""))
                 held: dict[DeltaKind, str] = {}
-                for event in stream:
-                    for kind, text in self._understood(lambda: list(built.take(_as_json(event)))):  # noqa: B023 - called here
-                        listen(Delta(kind, _joined(held, kind, text), attempt))
+                characters = 0
+                try:
+                    for event in stream:
+                        for kind, text in self._understood(lambda: list(built.take(_as_json(event)))):  # noqa: B023 - called here
+                            characters += len(text)
+                            listen(Delta(kind, _joined(held, kind, text), attempt))
+                finally:
+                    if not built.complete:
+                        self._lose(built, characters, request)
         self._require_sound(built, request, features)
         if not built.complete:
             raise TransientError("the stream ended before the reply did")
         return built
+
+    def _lose(self, built: Partial, characters: int, request: ModelRequest) -> None:
+        """Tell what is known of a reply that broke off; nothing where none had begun."""
+        counted = None
+        with contextlib.suppress(RequestRejected):
+            counted = self._understood(built.usage)
+        counted = counted if counted and credible(counted) else None
+        if counted or characters:
+            request.lost(counted, characters)
 
     def _opened(self, create: Callable[[], Any], request: ModelRequest, until_s: float) -> Any:
         """Send a request and return its stream, once the server begins to answer. Raises why that is waited for no

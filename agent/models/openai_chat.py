@@ -287,6 +287,10 @@ class _Completion:
         last.call_id = last.call_id or call_id
         return last
 
+    def usage(self) -> Usage | None:
+        """Return what was counted; most servers count in the last chunk."""
+        return openai_usage(self._usage, "prompt", "completion")
+
     def reply(self, request: ModelRequest, asked: str) -> Reply:
         """Return the reply; its calls may stand in the text."""
         split = tool_calls.split_text("".join(self._text), {tool.name for tool in request.tools})
@@ -299,7 +303,7 @@ class _Completion:
             calls=() if refused else tool_calls.distinct(calls, request.messages),
             thinking="".join(self._thinking) or split.thinking,
             detail=" ".join(self._refusal) or (self._finish if refused else ""),
-            usage=openai_usage(self._usage, "prompt", "completion"),
+            usage=self.usage(),
             model=self._model or asked,
             reply_id=self._id,
         )

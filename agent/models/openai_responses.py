@@ -266,6 +266,10 @@ class _Response:
             kind = str(error.get("type") or "").removeprefix("error")  # that is the event's
             self.failure = ErrorDetails(200, words, kind=kind, code=code)
 
+    def usage(self) -> Usage | None:
+        """Return what was counted, which comes with the last event."""
+        return openai_usage(self._response.get("usage"))
+
     def reply(self, request: ModelRequest, asked: str) -> Reply:
         """Return the reply. Only a completed one keeps its items, as they came: reasoning without what followed it is
         not taken back."""
@@ -285,7 +289,7 @@ class _Response:
             calls=() if stop == "refusal" else calls,
             thinking="\n\n".join(_thoughts(output)),
             detail=detail,
-            usage=openai_usage(self._response.get("usage")),
+            usage=self.usage(),
             raw={"api": API, "asked": asked, "items": output} if completed and ids == named else None,
             model=self._response.get("model") or asked,
             reply_id=self._response.get("id") or "",

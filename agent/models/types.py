@@ -16,7 +16,7 @@ from kerneltune.tools.schema.errors import KerneltuneError
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
-Stop = Literal["end", "tools", "max_tokens", "context", "refusal"]
+Stop = Literal["end", "tools", "max_tokens", "context", "refusal", "interrupted"]
 DeltaKind = Literal["text", "thinking", "arguments"]
 _MOST_TOKENS = 10**10  # no request has more; a server that counts so, or below 0, is not believed
 _DEEPEST = 64  # levels of JSON in a call's arguments; tools take two or three
@@ -122,6 +122,8 @@ class ModelRequest:
 
     left_s: how long whoever asks can still wait; a reply on its way is left then. is_over: nobody wants a reply any
     more that is not on its way. told: hears of each wait before the request is sent again, its seconds and the reason.
+    lost: hears of each reply that broke off, since it is billed: what the server had counted, and the characters that
+    had come.
     """
 
     system: str
@@ -132,6 +134,7 @@ class ModelRequest:
     left_s: Callable[[], float] = field(default=lambda: math.inf, compare=False)
     is_over: Callable[[], bool] = field(default=lambda: False, compare=False)
     told: Callable[[float, str], None] = field(default=lambda wait_s, why: None, compare=False)
+    lost: Callable[[Usage | None, int], None] = field(default=lambda counted, characters: None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -226,7 +229,7 @@ def cleaned(reply: Reply) -> Reply:
         calls=tuple(map(_cleaned_call, reply.calls)),
         thinking=whole(reply.thinking),
         detail=whole(reply.detail),
-        usage=reply.usage if reply.usage and _credible(reply.usage) else None,
+        usage=reply.usage if reply.usage and credible(reply.usage) else None,
         cost_usd=cost if cost is not None and math.isfinite(cost) and cost >= 0 else None,
         raw=raw,
         model=_word(reply.model),
@@ -269,7 +272,7 @@ def clean_json(value: Json, depth: int = 0) -> Json:
     return value
 
 
-def _credible(usage: Usage) -> bool:
+def credible(usage: Usage) -> bool:
     """Is each count a number of tokens?"""
     counts = [count for count in vars(usage).values() if count is not None]
     return all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in counts)

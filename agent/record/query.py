@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
-from kerneltune.agent.attempt import Earlier, Origin, StopReason, point_of
+from kerneltune.agent.attempt import Earlier, Lesson, Origin, StopReason, point_of
 from kerneltune.agent.events import RunStarted
 from kerneltune.tools.schema.codec import Json, decode, parsed
 from kerneltune.tools.schema.errors import UsageError
@@ -330,6 +330,59 @@ def _earlier(row: Mapping[str, Any], run: RunStarted) -> Earlier | None:
         row["source_ref"],
         row["median_us"] if timed else None,
         row["task"],
+    )
+
+
+# What a model may be told of earlier runs on the same GPU. The words become part of a prompt: only those count that a
+# model of this record's own runs wrote and this record's own clock decided; nothing that came by a merge, nor what was
+# replayed, which may be a merged run's.
+_LESSONS = """
+WITH now AS (SELECT coalesce((SELECT seq FROM runs WHERE run_id = :run_id), 9223372036854775807) AS seq),
+chosen AS MATERIALIZED (
+    SELECT r.* FROM runs AS r, now
+    WHERE r.gpu = :gpu AND r.arch = :arch AND r.author NOT IN ('offline', 'files') AND r.seq < now.seq
+    AND coalesce(json_extract(r.limits, '$.language'), 'triton') = :language
+    ORDER BY r.task_sha256 = :task_sha256 DESC, r.seq DESC LIMIT :most
+)
+SELECT a.attempt_id, c.task, c.task_sha256, c.task_source_ref, a.rationale, f.hypothesis, f.outcome, f.evidence
+FROM chosen AS c
+CROSS JOIN attempts AS a ON a.run_id = c.run_id AND json_extract(a.origin, '$.kind') = 'llm_turn'
+CROSS JOIN reflections AS f ON f.attempt_id = a.attempt_id AND f.outcome IN ('confirmed', 'refuted')
+WHERE f.seq < (SELECT seq FROM now) AND NOT EXISTS (
+    SELECT 1 FROM events AS e WHERE e.seq IN (c.seq, a.seq, f.seq) AND e.merged_from IS NOT NULL
+)
+ORDER BY f.seq DESC
+"""
+
+
+def lessons(connection: sqlite3.Connection, run: RunStarted) -> list[Lesson]:
+    """The decided predictions of earlier runs, the latest first; none where `run` has no GPU. `task_source` is the
+    address of that text."""
+    if run.gpu is None:
+        return []
+    asked: dict[str, object] = {"run_id": run.run_id, "gpu": run.gpu, "arch": run.arch, "task_sha256": run.task_sha256}
+    asked |= {"most": MOST_RUNS, "language": run.limits.get("language", "triton")}
+    found = (_lesson(row) for row in _rows(connection, _LESSONS, asked))
+    return [one for one in found if one is not None]
+
+
+def _lesson(row: Mapping[str, Any]) -> Lesson | None:
+    """None for what no clock decided."""
+    evidence = parsed(row["evidence"])
+    measured, predicted = evidence.get("measured_speedup"), evidence.get("predicted_speedup")
+    if not isinstance(measured, float) or measured <= 0:
+        return None
+    return Lesson(
+        row["attempt_id"],
+        word(row["task"]),
+        row["task_sha256"],
+        row["task_source_ref"],
+        word(row["rationale"]),
+        word(row["hypothesis"]),
+        row["outcome"] == "confirmed",
+        measured,
+        predicted if isinstance(predicted, float) else None,
+        evidence.get("arithmetic_intensity"),
     )
 
 

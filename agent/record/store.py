@@ -13,7 +13,7 @@ may lose the last moments).
 The version is SQLite's `user_version`. An older database is converted whole: its tables are made anew as they are now,
 and every column that both have is copied; a new column has its default. Before version 2 an attempt had `params`,
 launch parameters and private keys in one object, which become its origin; before version 3 a verdict had no cause;
-before version 4 nothing said that a run had come by a merge.
+before version 4 nothing said that a run had come by a merge, before version 5 not which events of a run had.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable, SchemaItem
 from sqlalchemy.types import TypeDecorator
 from sqlmodel import Field, SQLModel
 
-from kerneltune.agent.attempt import Attempt, Earlier, GivenFile, LlmTurn, Origin, RunStart, SearchPoint, best
+from kerneltune.agent.attempt import Attempt, Earlier, GivenFile, Lesson, LlmTurn, Origin, RunStart, SearchPoint, best
 from kerneltune.agent.events import (
     Event,
     Judged,
@@ -90,8 +90,8 @@ from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport
 FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
-VERSION = 4
-_SAME_EVENTS = ("3",)  # older versions whose events have the fields that they have now
+VERSION = 5
+_SAME_EVENTS = ("3", "4")  # older versions whose events have the fields that they have now
 _BEFORE_1 = "0004"  # in a table `alembic_version`: the last schema before the first release
 _PAGE_EVENTS = 1000
 _BATCH_ATTEMPTS = 500  # of the runs that are read together: memory stays flat, queries stay few
@@ -196,7 +196,9 @@ def _parts_of(table: str) -> tuple[Column[Any], Column[Any]]:
 
 # A long text, stored once: zlib-compressed UTF-8 under the sha256 of the uncompressed bytes.
 TEXTS = _model("texts", [Column("sha256", String, primary_key=True), Column("data", LargeBinary, nullable=False)])
-# The order of what happened. `digest` tells an event that is already stored.
+# The order of what happened. `digest` tells an event that is already stored. `merged_from`: the database that it came
+# with, as a person named it; NULL for what happened in this record. It is no field of the event, whose digest all
+# machines share.
 EVENTS = _model(
     "events",
     [
@@ -206,16 +208,15 @@ EVENTS = _model(
         Column("kind", String, nullable=False),
         Column("at", Real, nullable=False),
         Column("digest", String, nullable=False, unique=True),
+        Column("merged_from", Words),
     ],
 )
-# No foreign key to `events`, which refers to this table. `merged_from`: the database that a run came with, as a person
-# named it; NULL for a run that was begun in this record. It is no field of the event, whose digest all machines share.
+# No foreign key to `events`, which refers to this table.
 RUNS = _table(
     "runs",
     RunStarted,
     Column("seq", Integer, primary_key=True, autoincrement=False),
     Column("run_id", String, nullable=False, unique=True),
-    Column("merged_from", Words),
     apart=["task_source"],
 )
 ATTEMPTS = _table(
@@ -357,8 +358,6 @@ def _details(event: Event, texts: _Texts) -> Iterator[Detail]:
             yield from _of_verdict(event.attempt_id, "bench", event.verdict, texts, beside)
         case Proposed():
             yield ATTEMPTS, [_row(ATTEMPTS, event, texts, origin=encode(event.origin))]
-        case RunStarted():
-            yield RUNS, [_row(RUNS, event, texts, merged_from=None)]
         case _:
             yield _TABLE_OF[event.kind], [_row(_TABLE_OF[event.kind], event, texts)]
     if isinstance(event, Updated):
@@ -614,6 +613,7 @@ def convert(connection: sqlite3.Connection, found: str) -> None:
 
 
 def _copy_tables(connection: sqlite3.Connection) -> None:
+    merged: list[tuple[str, str]] = []  # runs, and what version 4 knows of whole runs alone
     stored = "SELECT name FROM sqlite_master WHERE type = ? AND sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
     for (name,) in connection.execute(stored, ("index",)).fetchall():
         connection.execute(f"DROP INDEX {_quoted(name)}")
@@ -630,6 +630,10 @@ def _copy_tables(connection: sqlite3.Connection) -> None:
                 found = connection.execute("SELECT params, seq FROM old_attempts").fetchall()
                 origins = [(json.dumps(encode(origin_of(parsed(params)))), seq) for params, seq in found]
                 connection.executemany("UPDATE attempts SET origin = nullif(?, 'null') WHERE seq = ?", origins)
+            if table.name == "runs" and "merged_from" in old:
+                came = "SELECT run_id, merged_from FROM old_runs WHERE merged_from IS NOT NULL"
+                merged = connection.execute(came).fetchall()
+    connection.executemany("UPDATE events SET merged_from = ?2 WHERE run_id = ?1", merged)
     for name in names:
         connection.execute(f"DROP TABLE {_quoted('old_' + name)}")
 
@@ -766,8 +770,9 @@ class Store:
 
     def merged_from(self, run_id: str) -> str | None:
         """The database that a run came with; None for one that was begun in this record."""
+        begun = "SELECT e.merged_from FROM runs AS r JOIN events AS e ON e.seq = r.seq WHERE r.run_id = ?"
         with self.reading() as connection:
-            found = connection.execute("SELECT merged_from FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+            found = connection.execute(begun, (run_id,)).fetchone()
         return query.word(found[0]) if found else None
 
     def run_ids(self) -> list[str]:
@@ -825,6 +830,13 @@ class Store:
         """What searches of other runs found on this run's GPU before it began."""
         with self.reading() as connection:
             return query.earlier(connection, run)
+
+    def lessons(self, run: RunStarted) -> list[Lesson]:
+        """What models of this record's own runs predicted on this run's GPU before it began, and its clock decided."""
+        with self.reading() as connection:
+            found = query.lessons(connection, run)
+            sources = read_texts(connection, (one.task_source for one in found))
+        return [dataclasses.replace(one, task_source=sources.get(one.task_source, "")) for one in found]
 
     def load_messages(self, run_id: str) -> list[Event]:
         """How a run began, and what was said in it: all that its conversations are made of."""
@@ -966,10 +978,10 @@ def _insert(connection: Connection, event: Event, merged_from: str | None = None
         return
     if texts := [{"sha256": sha256, "data": zlib.compress(raw)} for sha256, raw in rows.texts.items()]:
         connection.execute(insert(TEXTS).on_conflict_do_nothing(), texts)
-    seq = connection.scalar(insert(EVENTS).values(rows.event).returning(EVENTS.c.seq))
+    row = rows.event | {"merged_from": merged_from}
+    seq = connection.scalar(insert(EVENTS).values(row).returning(EVENTS.c.seq))
     for table, values in rows.details:
-        own = {"seq": seq} | ({"merged_from": merged_from} if table is RUNS else {})
-        connection.execute(insert(table), [v | own for v in values])
+        connection.execute(insert(table), [v | {"seq": seq} for v in values])
 
 
 def _name(event: Event) -> str:

@@ -227,8 +227,12 @@ def facts(material: RunData) -> list[Evidence]:
     """In the order in which a sceptic asks."""
     run, told = material.trajectory.run, material.receipt
     versions = ", ".join(f"{k} {run.versions[k]}" for k in _VERSIONS if k in run.versions)
-    limits = ", ".join(f"{name} {value}" for name, value in run.limits.items() if value is not None)
-    found = [("limits", limits), ("seed", str(run.seed)), ("versions", versions), ("compiled for", run.arch)]
+    found = [
+        ("limits", words.limits_in_words(run.limits)),
+        ("seed", str(run.seed)),
+        ("versions", versions),
+        ("compiled for", run.arch),
+    ]
     found += _gpu(material)
     if isinstance(statement := dig(told, "statement"), str):
         found.append(("statement", statement))

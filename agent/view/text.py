@@ -1,12 +1,12 @@
 """Formats values for people. Pure functions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from kerneltune.tools.schema.codec import one_line, plain
+from kerneltune.tools.schema.codec import Json, one_line, plain
 from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing
 
 if TYPE_CHECKING:
@@ -148,6 +148,12 @@ LABEL_WIDTH = max(len(status.value) for status in Status)
 def verdict_style(status: Status) -> VerdictStyle:
     """Return the style of a status."""
     return _TABLE[status]
+
+
+def limits_in_words(limits: Mapping[str, Json]) -> str:
+    """Format how a run was begun: "max_attempts 24, strategy refine, lessons 3"; "" for nothing."""
+    told = {name: len(value) if isinstance(value, dict) else value for name, value in limits.items()}
+    return ", ".join(f"{name} {value}" for name, value in told.items() if value is not None)
 
 
 def verdict_label(status: Status, *, padded: bool = True) -> Text:

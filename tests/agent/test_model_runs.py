@@ -105,6 +105,22 @@ def test_a_story_through_a_wire_format_leaves_the_record_of_a_scripted_one(
     assert (last["spending"]["replies"], last["spending"]["unpriced"], last["spending"]["cost_usd"]) == (7, 7, 0)
 
 
+def broken_off(folder: Path, input_tokens: int = 500) -> list[Replied]:
+    """The replies of the only run there that broke off, each counted as an estimate."""
+    with Store.open(folder) as store:
+        events = store.load_events(store.run_ids()[0])
+    replies = [e for e in events if isinstance(e, Replied)]
+    found = [e for e in replies if e.stop == "interrupted"]
+    for e in found:
+        assert e.usage is not None
+        assert e.usage["estimated"] is True
+        assert e.usage["input_tokens"] > input_tokens
+        assert e.usage["output_tokens"] > 0
+        assert e.cost_usd
+    assert all(e.usage is None or "estimated" not in e.usage for e in replies if e not in found)
+    return found
+
+
 TROUBLES = {
     1: Fault("status", 429, retry_after="0"),
     2: Fault("reset"),
@@ -127,7 +143,12 @@ def test_a_run_goes_on_through_one_trouble_after_the_other(format: Format, tmp_p
     assert server.refused == []
     assert len(server.asked) > max(TROUBLES)
     assert (done.returncode, last["accepted"]) == (0, 3)
-    assert last["spending"]["cost_usd"] > 0
+    broken = broken_off(tmp_path / "runs")
+    assert len(broken) == 3  # reset, truncated, ended
+    with Store.open(tmp_path / "runs") as store:
+        replies = [e for e in store.load_events(last["run_id"]) if isinstance(e, Replied)]
+    assert last["spending"]["cost_usd"] == pytest.approx(sum(e.cost_usd or 0 for e in replies))
+    assert [e.turn for e in replies] == list(range(1, len(replies) + 1))
 
 
 def test_what_no_retry_mends_ends_the_run_in_order_and_it_can_be_resumed(tmp_path: Path) -> None:
@@ -205,6 +226,7 @@ def test_ctrl_c_in_the_middle_of_a_reply_ends_the_run_at_once_and_keeps_what_is_
     assert "Traceback" not in err
     last = json.loads(out.splitlines()[-1])
     assert (last["subtype"], last["attempts"]) == ("interrupted", 2)
+    assert len(broken_off(tmp_path / "runs")) == 1
 
 
 def test_conversations_side_by_side_share_a_provider(tmp_path: Path) -> None:
@@ -283,5 +305,6 @@ def test_a_limit_on_time_ends_a_run_in_the_middle_of_a_reply(tmp_path: Path) -> 
         )  # fmt: skip
         assert time.monotonic() - began < 60  # of an endless reply
     assert (result(done)["attempts"], done.returncode) == (0, 1)
+    assert len(broken_off(tmp_path / "runs")) == 1
     with Store.open(tmp_path / "runs") as store:
         assert [e.why for e in store.load_events(store.run_ids()[0]) if isinstance(e, RunEnded)] == ["time"]

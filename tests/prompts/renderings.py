@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from kerneltune.agent.attempt import Lesson
 from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
 from kerneltune.agent.export import instructions
-from tests.agent.authors.llm.run_parts import REJECTED, THOUGHTS, attempt, checked, story, workbench
+from tests.agent.authors.llm.run_parts import REJECTED, TASK, THOUGHTS, attempt, checked, story, workbench
 from tests.agent.export.made_runs import run as made_run
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -30,6 +31,11 @@ def renderings() -> dict[str, str]:
     words = RunPrompts(workbench(*attempts), "sm_90", "NVIDIA H200", outcomes=lambda: THOUGHTS)
     found["opening"] = RunPrompts(workbench(), "sm_90", "NVIDIA H200").opening()
     found["opening_of_a_short_conversation"] = RunPrompts(workbench(), "sm_90", "NVIDIA H200").opening(rounds=2)
+    learned = (
+        Lesson("a/3", TASK.name, TASK.sha256, "", "half as many warps", "it waits for barriers", True, 1.31, 1.2),
+        Lesson("b/7", "softmax", "1" * 64, "", "two rows a program", "two rows a program", False, 0.96),
+    )
+    found["opening_with_lessons"] = RunPrompts(workbench(), "sm_90", "NVIDIA H200", lessons=learned).opening()
     found["opening_with_seeds"] = words.opening((attempts[0], attempts[2]))
     found["history"] = words.history()
     found["history_of_nothing"] = RunPrompts(workbench(), "sm_90", None).history()

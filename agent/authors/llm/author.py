@@ -507,6 +507,7 @@ class LlmConversation:
     _done: int = 0
     _vain: int = 0
     _was_raised: bool = False
+    _asked_s: float = 0.0  # by perf_counter
 
     def actions(self) -> Actions:
         """Ask, and want done what the model calls for, until it has no more to say or has made its share. Raises
@@ -601,14 +602,17 @@ class LlmConversation:
         return None
 
     def _ask(self) -> Reply:
-        started = time.perf_counter()
-        self.tracker.emit(ModelAsked(self.tracker.run_id, self.key))
+        self._asked()
         reply = self._reply_that_fits()
         self.turn += 1
         self._last = reply.usage
         self.tracker.cost.add(reply.cost_usd, reply.usage.output_tokens if reply.usage else None)
-        self.tracker.emit(self._replied(reply, time.perf_counter() - started))
+        self.tracker.emit(self._replied(reply))
         return reply
+
+    def _asked(self) -> None:
+        self._asked_s = time.perf_counter()
+        self.tracker.emit(ModelAsked(self.tracker.run_id, self.key))
 
     def _reply_that_fits(self) -> Reply:
         """Ask; where the conversation is too long for the model, with the last exchange alone, then without."""
@@ -622,18 +626,31 @@ class LlmConversation:
         key = f"{self.tracker.run_id}/{self.key}"
         request = ModelRequest(
             self.prompts.system, tuple(self._messages), TOOLS, self._affordable(), key,
-            self.left_s, self.is_over, self._told,
+            self.left_s, self.is_over, self._told, self._lost,
         )  # fmt: skip
         return self.model.ask(request, self._overheard)
 
     def _told(self, wait_s: float, why: str) -> None:
         self.tracker.emit(ModelBusy(self.tracker.run_id, self.key, wait_s, why))
 
+    def _lost(self, counted: Usage | None, characters: int) -> None:
+        """Count a reply that broke off after so many characters: its provider bills the prompt and what was written.
+        What the server has not counted is estimated, which the stored usage says."""
+        usage = counted or (self._foreseen(0) if self._last else Usage(self._estimated(), 0))
+        usage = replace(usage, output_tokens=max(usage.output_tokens, characters // _CHARACTERS_PER_TOKEN))
+        why = f"after {characters} characters; its tokens are estimated"
+        broken = Reply("", "interrupted", detail=why, usage=usage, cost_usd=self.model.price_usd(usage))
+        self.turn += 1
+        self.tracker.cost.add(broken.cost_usd)
+        said = self._replied(replace(broken, model=self.model.name.partition(":")[2]))
+        self.tracker.emit(replace(said, usage=encode(usage) | {"estimated": True}))
+        self._asked()  # as it may be again
+
     def _overheard(self, delta: Delta) -> None:
         if delta.kind != "arguments":
             self.tracker.emit(Said(self.tracker.run_id, "assistant", delta.text, final=False, conversation=self.key))
 
-    def _replied(self, reply: Reply, seconds: float) -> Replied:
+    def _replied(self, reply: Reply) -> Replied:
         return Replied(
             self.tracker.run_id,
             self.key,
@@ -646,7 +663,7 @@ class LlmConversation:
             usage=encode(reply.usage) if reply.usage else None,
             cost_usd=reply.cost_usd,
             model=reply.model,
-            seconds=round(seconds, 3),
+            seconds=round(time.perf_counter() - self._asked_s, 3),
             raw=reply.raw,
         )
 

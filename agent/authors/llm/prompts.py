@@ -5,6 +5,7 @@ The system prompt, openings and histories of a run (`RunPrompts`), and what a to
 attempts. Nothing here may tell of a held-out case: cases are those with `held_out` False, verdicts are `author_view`s.
 """
 
+import ast
 import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +15,15 @@ from math import exp, log, prod
 from statistics import median
 from typing import Literal, TypeGuard
 
-from kerneltune.agent.attempt import Attempt, best
+from kerneltune.agent.attempt import Attempt, Lesson, best
 from kerneltune.agent.events import Reflected
 from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.prompts import render, render_text
 from kerneltune.tools.languages.base import language_in, prompt_of
 from kerneltune.tools.receipt import HIDDEN, author_view
 from kerneltune.tools.reflect import Roofline, bottlenecks, evidence_in_words, facts_of
-from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.gpus import GPUS, Gpu, gpu_named, speed_of_light
+from kerneltune.tools.schema.codec import Json, one_line
+from kerneltune.tools.schema.gpus import GPUS, Gpu, gpu_named, rate_tflops, speed_of_light
 from kerneltune.tools.schema.messages import SassReply
 from kerneltune.tools.schema.sass import KernelFacts, Sass, changes, facts_in_words, made_of
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
@@ -47,12 +48,20 @@ PRECISIONS = {
     "bfloat16": "bfloat16: operands may be bfloat16 (8 bits), sums are float32",
 }
 MOST_BEST, MOST_NEWEST, MOST_SCORES = 5, 12, 48  # rows of a history
+MOST_LESSONS = 10
+_PLUMBING = set(  # calls in a Model that are no operation of it
+    "init parameter registerbuffer tensor empty zeros ones randn view reshape size t contiguous cat chunk stack "
+    "float half bfloat16 to".split()
+)
+_SAME_OPERATION = dict.fromkeys(("linear", "mm", "bmm", "addmm", "baddbmm", "scaledmm"), "matmul") | {
+    "logsoftmax": "softmax"
+}
 
 
 class RunPrompts:
     """`arch`: what is compiled for ("sm_90"); `gpu`: what the driver calls the GPU that times, or None where nothing is
-    timed; `outcomes`: what has been reflected in this run so far, oldest first. Raises ValueError for an unknown
-    `language`; an unknown GPU or target gets words without numbers."""
+    timed; `outcomes`: what has been reflected in this run so far, oldest first; `lessons` of earlier runs. Raises
+    ValueError for an unknown `language`; an unknown GPU or target gets words without numbers."""
 
     def __init__(
         self,
@@ -61,9 +70,11 @@ class RunPrompts:
         gpu: str | None,
         language: str = "triton",
         outcomes: Callable[[], Sequence[Reflected]] = lambda: (),
+        lessons: Sequence[Lesson] = (),
     ) -> None:
         spoken = language_in(language)
         self._tracker, self._outcomes, self._timed = tracker, outcomes, gpu is not None
+        self._lessons = [lesson_values(lesson, tracker.task) for lesson in lessons]
         hardware = _hardware(arch, gpu)
         self.system = render(
             "system.j2",
@@ -82,7 +93,8 @@ class RunPrompts:
     def opening(self, seeds: tuple[Attempt, ...] = (), rounds: int | None = None) -> str:
         """The first words of a conversation; `seeds` are attempts to start from, `rounds` how many replies with
         verdicts it may have."""
-        return render("opening.j2", timed=self._timed, seeds=[self._whole(a) for a in seeds], rounds=rounds)
+        whole = [self._whole(a) for a in seeds]
+        return render("opening.j2", timed=self._timed, seeds=whole, rounds=rounds, lessons=self._lessons)
 
     def history(self) -> str:
         """What has been tried in this run so far, and what came of it. Bounded, but for the best source."""
@@ -191,6 +203,51 @@ def light_values(spec: TaskSpec, gpu: Gpu) -> Values | None:
         return None
     measured = _short(floor.measured_us) if floor.measured_us is not None else ""
     return {"us": _short(floor.us), "bound": floor.bound, "measured_us": measured}
+
+
+def relevant(lessons: Sequence[Lesson], spec: TaskSpec, gpu: str | None) -> list[Lesson]:
+    """What a model on this task should be told, `MOST_LESSONS` at most, of `lessons` on this GPU with the latest first:
+    those of the task itself, then of tasks that share the most operations with it, of these first those with the same
+    bottleneck; one that held and one that was refuted by turns. None of tasks that share nothing."""
+    hardware, ours = _hardware("", gpu), operations(spec.source)
+    ridge = 1e3 * rate_tflops(hardware, spec.precision) / hardware.bandwidth_gbps if hardware else 0.0  # flops a byte
+    bound = spec.main.flops > ridge * spec.main.bytes_moved
+    ranked: list[tuple[bool, float, bool, Lesson]] = []
+    for lesson in {(one.task_sha256, one.idea): one for one in reversed(lessons)}.values():
+        theirs, same = operations(lesson.task_source), lesson.task_sha256 == spec.sha256
+        shared = len(ours & theirs) / max(1, len(ours | theirs))
+        if same or shared:
+            ranked.append((not same, -shared, ((lesson.intensity or 0.0) > ridge) != bound, lesson))
+    ordered = [lesson for *_, lesson in sorted(reversed(ranked), key=lambda one: one[:3])]
+    held, refuted = ([one for one in ordered if one.confirmed is wanted] for wanted in (True, False))
+    return [one for pair in zip_longest(held, refuted) for one in pair if one][:MOST_LESSONS]
+
+
+def operations(source: str) -> frozenset[str]:
+    """What a task's Model calls, whatever the spelling: {"matmul", "softmax"}; nothing of a text that is no Python."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()
+    models = [node for node in body if isinstance(node, ast.ClassDef) and node.name == "Model"]
+    nodes = [node for model in models for node in ast.walk(model)]
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    names = {named.attr.lower().replace("_", "") for named in called if isinstance(named, ast.Attribute)} - _PLUMBING
+    products = {"matmul" for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)}
+    return frozenset({_SAME_OPERATION.get(name, name) for name in names} | products)
+
+
+def lesson_values(lesson: Lesson, spec: TaskSpec) -> Values:
+    """A lesson as lessons.j2 tells it. Its words are a model's."""
+    return {
+        "task": one_line(lesson.task),
+        "same": lesson.task_sha256 == spec.sha256,
+        "idea": one_line(lesson.idea),
+        "hypothesis": one_line(lesson.hypothesis),
+        "outcome": "confirmed" if lesson.confirmed else "refuted",
+        "measured": _times(lesson.measured),
+        "predicted": _times(lesson.predicted),
+    }
 
 
 def attempt_values(spec: TaskSpec, made: Attempt, numbers: Mapping[str, int]) -> Values:

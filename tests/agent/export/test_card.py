@@ -35,7 +35,7 @@ HOSTILE = [
 def counted(*runs: Trajectory, split: str = "train", leaked: str | None = None) -> Statistics:
     found = Statistics()
     for each in runs:
-        facts = Provenance(each, Placement("family", split, leaked), (), None, Scrubber())
+        facts = Provenance(each, {each.run.task_sha256: Placement("family", split, leaked)}, (), None, Scrubber())
         found.add(each, each.attempts, facts)
     return found
 

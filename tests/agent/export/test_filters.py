@@ -1,12 +1,18 @@
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.export.provenance import predicate, where_fields
+from kerneltune.agent.export.privacy import Scrubber
+from kerneltune.agent.export.provenance import Provenance, predicate, where_fields
+from kerneltune.agent.export.similarity import Placement
+from kerneltune.agent.record.trajectory import trajectory
+from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
+from tests.agent.record.samples import started
 
 ROW: dict[str, object] = {
     "task": "softmax",
@@ -163,3 +169,25 @@ def test_a_hundred_thousand_rows_are_filtered_in_a_moment() -> None:
     begin = time.thread_time()
     assert all(keep(ROW) for _ in range(100_000))
     assert time.thread_time() - begin < 5
+
+
+@pytest.mark.parametrize(
+    ("told", "whence"),
+    [
+        (None, "none"),
+        ({}, "none"),
+        ({"old/1": "own"}, "same_task"),
+        ({"old/1": "own", "old/2": "beside"}, "same_split"),
+        ({"old/1": "own", "old/2": "beside", "old/3": "held out"}, "other_split"),
+        ({"old/1": "of nobody's record"}, "other_split"),
+        ({"old/1": ["strange"]}, "other_split"),
+    ],
+)
+def test_a_row_says_whence_its_prompts_had_lessons_so_that_those_of_held_out_tasks_can_be_left_out(
+    told: Json, whence: str
+) -> None:
+    placements = {"own": Placement("a", "train"), "beside": Placement("b", "train"), "held out": Placement("c", "test")}
+    run = replace(started(), task_sha256="own", limits={"lessons": told})
+    row = Provenance(trajectory([run]), placements, (), None, Scrubber()).of(None)
+    assert row["lessons"] == whence
+    assert predicate(["lessons=none|same_task|same_split"])(row) is (whence != "other_split")

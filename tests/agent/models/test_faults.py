@@ -22,6 +22,7 @@ from kerneltune.agent.models.types import (
     Reply,
     RequestRejected,
     Unavailable,
+    Usage,
     User,
 )
 from kerneltune.tools.schema.codec import Json
@@ -62,6 +63,32 @@ def test_a_stream_that_breaks_off_starts_again(format: Format, kind: str) -> Non
         assert plain(reply) == plain(ask(whole))
     assert {delta.attempt for delta in heard} == {1, 2}
     assert "".join(d.text for d in heard if d.attempt == 2 and d.kind == "text") == "A first try."
+
+
+@every_format
+@pytest.mark.parametrize("kind", ["reset", "truncated", "ended", "error_event"])
+def test_a_reply_that_breaks_off_is_told_with_what_the_server_had_counted(format: Format, kind: FaultKind) -> None:
+    lost, heard = list[tuple[Usage | None, int]](), list[Delta]()
+    with LlmServer(STORY, format, faults={0: Fault(kind)}) as server:
+        asked = replace(request((User("Hi."),)), lost=lambda counted, characters: lost.append((counted, characters)))
+        reply = model_of(server).ask(asked, heard.append)
+    assert reply.usage is not None
+    [(counted, characters)] = lost
+    assert characters == sum(len(delta.text) for delta in heard if delta.attempt == 1) > 0
+    if format == "anthropic":  # whose first event counts the prompt
+        assert counted is not None
+        assert (counted.input_tokens, counted.cached_tokens) == (reply.usage.input_tokens, 0)
+    else:
+        assert counted is None
+
+
+@every_format
+@pytest.mark.parametrize("status", [429, 500])
+def test_a_request_that_no_reply_began_to_answer_costs_nothing(format: Format, status: int) -> None:
+    lost = list[tuple[Usage | None, int]]()
+    with LlmServer(STORY, format, faults={0: Fault("status", status)}) as server:
+        model_of(server).ask(replace(request((User("Hi."),)), lost=lambda *said: lost.append(said)))
+    assert lost == []
 
 
 @every_format

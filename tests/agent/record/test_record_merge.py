@@ -367,7 +367,7 @@ def test_a_run_whose_id_leads_out_of_the_folder_is_left_out(tmp_path: Path) -> N
     [
         "UPDATE attempts SET rationale = 'better'",
         "UPDATE cases SET ok = 1 - ok",
-        "UPDATE cases SET ok = 1 - ok; ALTER TABLE runs DROP COLUMN merged_from; PRAGMA user_version = 3",
+        "UPDATE cases SET ok = 1 - ok; ALTER TABLE events DROP COLUMN merged_from; PRAGMA user_version = 3",
     ],
 )
 def test_an_event_that_is_not_what_its_digest_says_is_left_out_with_its_run(tmp_path: Path, spoil: str) -> None:

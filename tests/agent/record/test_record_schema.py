@@ -57,7 +57,7 @@ def test_the_columns_change_only_with_the_version(tmp_path: Path) -> None:
     tables = "sqlite_master AS t JOIN pragma_table_info(t.name) AS c"
     columns = 't.name, c.name, c.type, c."notnull", c.pk'
     shape = stored(tmp_path / FILE_NAME, f"SELECT {columns} FROM {tables} ORDER BY 1, 2")
-    assert (VERSION, hashlib.sha256(repr(shape).encode()).hexdigest()[:16]) == (4, "9911035d474f2712")
+    assert (VERSION, hashlib.sha256(repr(shape).encode()).hexdigest()[:16]) == (5, "5623cdb11456f652")
 
 
 def test_an_old_database_is_backed_up_and_converted(tmp_path: Path) -> None:
@@ -78,6 +78,21 @@ def test_an_old_database_is_backed_up_and_converted(tmp_path: Path) -> None:
     assert stored(path, digests) == stored(tmp_path / "new" / FILE_NAME, digests)
     backup = path.with_name("runs.db.bak-0004")
     assert stored(backup, "SELECT version_num, count(*) FROM alembic_version, attempts") == [("0004", 3)]
+
+
+def test_where_a_run_came_from_is_known_of_its_events_after_the_conversion(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        for run_id in (RUN, f"{RUN}-2"):
+            store.write_all([started(run_id), *attempt(1, run_id)])
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection, connection:
+        connection.executescript(
+            "ALTER TABLE events DROP COLUMN merged_from; ALTER TABLE runs ADD COLUMN merged_from TEXT;"
+            f"UPDATE runs SET merged_from = '/b' WHERE run_id = '{RUN}'; PRAGMA user_version = 4"
+        )
+    with Store.open(tmp_path) as store:
+        assert [store.merged_from(run_id) for run_id in (RUN, f"{RUN}-2")] == ["/b", None]
+    marked = stored(tmp_path / FILE_NAME, "SELECT DISTINCT run_id, merged_from FROM events ORDER BY run_id")
+    assert marked == [(RUN, "/b"), (f"{RUN}-2", None)]
 
 
 @pytest.mark.parametrize(

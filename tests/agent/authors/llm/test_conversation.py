@@ -22,6 +22,7 @@ from kerneltune.agent.models.types import (
     Listen,
     ModelFacts,
     ModelRequest,
+    NoLongerWanted,
     Reply,
     ToolResult,
     ToolResults,
@@ -109,6 +110,34 @@ def test_a_reply_may_be_no_longer_than_the_run_can_pay_for() -> None:
     made, model, _, _ = conversation(UPDATE, max_tokens=8_000)
     hold(made)
     assert model.asked[0].max_tokens == 8_000
+
+
+class BreaksOff(ListModel):
+    """Of every reply 40,000 characters come and are lost, then it is sent again as long as somebody wants it."""
+
+    def ask(self, request: ModelRequest, listen: Listen = lambda _: None) -> Reply:
+        request.lost(None, 40_000)
+        if request.is_over():
+            raise NoLongerWanted("nobody waits for the reply any more")
+        return super().ask(request, listen)
+
+
+def test_replies_that_break_off_are_spent_as_an_estimate_and_not_sent_again_when_the_budget_is_gone() -> None:
+    made, _, _, events = conversation()
+    made.model = BreaksOff([UPDATE] * 9)
+    running = Run(made.tracker, OneLine([made.actions()]), Limits(999, max_cost_usd=0.025))
+    made.is_over = running.is_over
+    assert optimize(running) == "cost"
+    replies = [e for e in events if isinstance(e, Replied)]
+    assert [(e.turn, e.stop) for e in replies] == [
+        (1, "interrupted"), (2, "tools"), (3, "interrupted"), (4, "tools"), (5, "interrupted"),
+    ]  # fmt: skip
+    for lost in replies[::2]:
+        assert lost.usage is not None
+        assert (lost.usage["output_tokens"], lost.usage["estimated"], lost.text, lost.calls) == (10_000, True, "", [])
+        assert lost.cost_usd == pytest.approx((10_000 + lost.usage["input_tokens"]) * PRICE_USD)
+    assert made.tracker.cost.cost_usd == pytest.approx(sum(e.cost_usd or 0 for e in replies))
+    assert made.tracker.cost.output_tokens < 100  # what broke off does not tell how long replies are
 
 
 def test_conversations_side_by_side_leave_each_other_what_they_are_about_to_spend() -> None:
