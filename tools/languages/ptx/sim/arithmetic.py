@@ -12,13 +12,12 @@ from kerneltune.tools.languages.ptx.sim.values import (
     MODES,
     UNSIGNED,
     base_of,
-    flush,
+    directed,
     is_float,
     is_signed,
     parts_of,
     rectify,
     resize,
-    saturate,
     to_format,
     unsupported,
 )
@@ -27,12 +26,15 @@ from kerneltune.tools.languages.triton.ttir.values import (
     ROUNDED,
     divide,
     extreme,
+    flush,
     fma_f64,
     leading_zeros,
     multiply_high,
     odd_fma,
     odd_sum,
+    saturate,
     shift,
+    sign_of_sum,
 )
 
 Fn = Callable[..., Any]  # of arrays
@@ -254,8 +256,9 @@ def _ones_below(count: Array, width: int, kind: type) -> Array:
 
 
 def _field(start: Array, length: Array, width: int) -> tuple[Array, Array, Array]:
-    """Where a field begins, how many bits it names, and how many of them there are."""
-    at, count = (start & 255).astype(np.int64), (length & 255).astype(np.int64)
+    """Where a field begins, how many bits it names, and how many of them there are. Of 32 bits the lowest byte says so.
+    The manual says the same of 64, but an H200, for which ptxas makes shifts of those, takes place and length whole."""
+    at, count = ((x & 255 if width == 32 else x).astype(np.int64) for x in (start, length))
     return at, count, np.clip(np.minimum(at + count, width) - at, 0, width)
 
 
@@ -363,15 +366,15 @@ REGISTER_OPS |= {
 # ---
 # Arithmetic on floats of every width, plain and packed.
 #
-# Sums, products, fused products, quotients and roots are rounded once, as the modifier says (the directed modes of f64:
-# about). The `.approx` and `.full` functions are computed in float64 and rounded once: a GPU's differ
-# from that by the few last bits that PTX allows. NaNs have other payloads than on a GPU.
+# Sums, products, fused products, quotients and roots are rounded once, as the modifier says. The `.approx` and `.full`
+# functions are computed in float64 and rounded once: a GPU's differ from that by the few last bits that PTX allows.
+# NaNs have other payloads than on a GPU.
 
 # how many operands; exactly or rounded to odd in float64; rounded to nearest in the operands' own type (bf16: float32)
 _ROUNDED_OPS: dict[str, tuple[int, Fn, Fn | None]] = {
     "add": (2, odd_sum, np.add),
     "sub": (2, lambda a, b: odd_sum(a, -b), np.subtract),
-    "mul": (2, lambda a, b: odd_fma(a, b, np.zeros(1)), np.multiply),
+    "mul": (2, np.multiply, np.multiply),  # of 24 bits or fewer, exact in float64
     "div": (2, np.divide, np.divide),  # never so near to a number that float64 would hide on which side of it it lies
     "fma": (3, odd_fma, None),
     "mad": (3, odd_fma, None),
@@ -386,26 +389,55 @@ _ROUNDED_OPS: dict[str, tuple[int, Fn, Fn | None]] = {
 }
 
 
+# of float64 operands and the nearest number to their sum, product … the sign of what that one misses
+_MISSED: dict[str, Fn] = {
+    "add": lambda near, a, b: sign_of_sum(a, 1.0, b, -near),
+    "sub": lambda near, a, b: sign_of_sum(a, 1.0, -b, -near),
+    "mul": lambda near, a, b: sign_of_sum(a, b, -near, 0.0),
+    "fma": lambda near, a, b, c: sign_of_sum(a, b, c, -near),
+    "div": lambda near, a, b: sign_of_sum(-near, b, a, 0.0) * np.sign(b),
+    "rcp": lambda near, a: sign_of_sum(-near, a, 1.0, 0.0) * np.sign(a),
+    "sqrt": lambda near, a: sign_of_sum(-near, near, a, 0.0),
+}
+_MISSED["mad"] = _MISSED["fma"]
+_SUMS = ("add", "sub", "fma", "mad")
+
+
+def _rounded(opcode: str, kind: str, mode: str, *xs: Array) -> Array:
+    """An operation on float64 numbers, rounded once to a format."""
+    if mode == "rm" and opcode in _SUMS:  # what is exactly 0 is -0 then: the mirror image of "rp"
+        return -_rounded(opcode, kind, "rp", -xs[0], *xs[1:-1], -xs[-1])
+    count, exact, nearest = _ROUNDED_OPS[opcode]
+    if kind != "f64":
+        return to_format(exact(*xs), kind, mode)
+    near = fma_f64(*xs) if count == 3 else (nearest or exact)(*xs)
+    if mode == "rn":
+        return near
+    near, *xs = np.broadcast_arrays(near, *xs)
+    known = np.logical_and.reduce([np.isfinite(x) for x in xs]) & ~np.isnan(near)
+    missed = np.zeros(near.shape)
+    missed[known] = _MISSED[opcode](near[known], *(x[known] for x in xs))
+    return directed(near, missed, mode)
+
+
 def _rounding(ins: Ins) -> Run:
     """d = fn(operands), rounded as the modifier says."""
-    count, exact, plain = _ROUNDED_OPS[ins.opcode]
+    count, _, plain = _ROUNDED_OPS[ins.opcode]
     kind, mode = base_of(ins.kind), ins.one_of(MODES, "rn")
-    if count == 3 and kind == "f64":
-        return _floating(ins, fma_f64, 3)
     if count < 3:
         ins.ignore("approx", "full")
 
     def run(*xs: Array) -> Array:
         if plain is not None and mode == "rn":
             return to_format(plain(*xs), kind)
-        return to_format(exact(*[x.astype(np.float64, copy=False) for x in xs]), kind, mode)
+        return _rounded(ins.opcode, kind, mode, *(x.astype(np.float64, copy=False) for x in xs))
 
     return _floating(ins, run, count)
 
 
 def _floating(ins: Ins, fn: Fn, count: int) -> Run:
     """d = fn(operands), where fn gives values that the format holds; with .ftz, .sat and .relu."""
-    ftz, sat, relu = ins.flag("ftz") and base_of(ins.kind) == "f32", ins.flag("sat"), ins.flag("relu")
+    ftz, sat, relu = ins.flag("ftz"), ins.flag("sat"), ins.flag("relu")
 
     def styled(*xs: Array) -> Array:
         out = flush(fn(*map(flush, xs))) if ftz else fn(*xs)
@@ -423,7 +455,7 @@ def _extreme(ins: Ins) -> Run:
 
     def run(*xs: Array) -> Array:
         if crossed:
-            found = fn(np.abs(xs[0]), np.abs(xs[1]))
+            found = extreme(fn, np.abs(xs[0]), np.abs(xs[1]))
             return np.where(np.signbit(xs[0]) != np.signbit(xs[1]), -found, found)
         return extreme(fn, *xs)
 
@@ -516,15 +548,14 @@ def _select_by_sign(ins: Ins) -> Run:
 
 
 def _test_property(ins: Ins) -> Run:
-    """testp: finite, infinite, number, notanumber, normal, subnormal."""
-    smallest = 2.0 ** (-126 if bits_of(ins.kind) == 32 else -1022)
+    """testp: finite, infinite, number, notanumber, normal (so are zeros), subnormal."""
     tests: dict[str, Fn] = {
         "finite": np.isfinite,
         "infinite": np.isinf,
         "number": lambda x: ~np.isnan(x),
         "notanumber": np.isnan,
-        "normal": lambda x: np.isfinite(x) & (np.abs(x) >= smallest),
-        "subnormal": lambda x: (x != 0) & (np.abs(x) < smallest),
+        "normal": lambda x: np.isfinite(x) & (flush(x) == x),
+        "subnormal": lambda x: (x != 0) & (flush(x) == 0),
     }
     what = ins.one_of(tuple(tests))
     if not what:
@@ -589,7 +620,9 @@ def _conversion(target: str, source: str, mode: str, sat: bool, finite: bool) ->
         elif rounding == "rn" and target in ("f32", "f64"):
             out = x.astype(f"f{bits_of(target) // 8}")
         else:
-            out = to_format(_odd(x), target, rounding)
+            wide = x.astype(f"{x.dtype.kind}8")
+            low = wide & wide.dtype.type(0x7FF)  # each of the two parts is exact in float64
+            out = _rounded("add", target, rounding, (wide - low).astype(np.float64), low.astype(np.float64))
         return saturate(out) if sat else out
 
     return to_float
@@ -619,17 +652,6 @@ def _clamped(x: Array, target: str) -> Array:
     if x.dtype.kind == "u":
         return np.minimum(x.astype(np.uint64), np.uint64(high))
     return np.clip(x.astype(np.int64), low, min(high, 2**63 - 1))
-
-
-def _odd(x: Array) -> Array:
-    """Whole numbers as float64, rounded to odd where they have more than 53 bits."""
-    near = x.astype(np.float64)
-    large = np.abs(near) >= 2.0**53
-    if not large.any():
-        return near
-    sticky = (x & x.dtype.type(0x7FF)) != 0
-    cut = x >> x.dtype.type(11) << x.dtype.type(11) | sticky.astype(x.dtype) << x.dtype.type(11)
-    return np.where(large, cut.astype(np.float64), near)
 
 
 REGISTER_OPS["cvt"] = _convert

@@ -36,6 +36,7 @@ from kerneltune.tools.languages.triton.ttir.values import (
     divide,
     encode,
     extreme,
+    flush,
     fma_f64,
     leading_zeros,
     materialise,
@@ -43,6 +44,7 @@ from kerneltune.tools.languages.triton.ttir.values import (
     odd_fma,
     poison,
     round_to,
+    saturate,
     shift,
     unsigned,
 )
@@ -289,9 +291,7 @@ def _flushing(function: Function) -> Function:
     shows where a function is not continuous there: the ceiling of 1e-40 is 0, the root of -1e-40 is -0."""
 
     def flushed(value: Array) -> Array:
-        if value.dtype == np.float32:
-            value = np.where(np.abs(value) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), value), value)
-        return function(value)
+        return function(flush(value) if value.dtype == np.float32 else value)
 
     return flushed
 
@@ -375,7 +375,7 @@ _LIBDEVICE |= {
     **{name: _torch(f"bessel_{name}") for name in ("j0", "j1", "y0", "y1")},
     "cyl_bessel_i0": _torch("i0"),
     "cyl_bessel_i1": _torch("i1"),
-    "saturate": lambda value: np.clip(np.nan_to_num(value, nan=0.0), 0, 1),
+    "saturate": saturate,
     "finite": np.isfinite,
     "isfinited": np.isfinite,
     "ilogb": lambda value: np.frexp(value)[1] - 1,
