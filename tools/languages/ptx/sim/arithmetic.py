@@ -26,6 +26,7 @@ from kerneltune.tools.languages.triton.ttir.values import (
     ROUNDED,
     divide,
     extreme,
+    float_to_int,
     flush,
     fma_f64,
     leading_zeros,
@@ -249,47 +250,33 @@ def _permute(ins: Ins) -> Run:
     return ins.compute(run, ["b32", "b32", "b32"])
 
 
-def _ones_below(count: Array, width: int, kind: type) -> Array:
-    """The lowest `count` bits."""
-    one = kind(1)
-    return np.asarray(np.where(count >= width, ~kind(0), (one << np.minimum(count, width - 1).astype(kind)) - one))
-
-
-def _field(start: Array, length: Array, width: int) -> tuple[Array, Array, Array]:
-    """Where a field begins, how many bits it names, and how many of them there are. Of 32 bits the lowest byte says so.
+def _field(start: Array, length: Array, width: int) -> tuple[Array, Array]:
+    """Where a field of bits begins, and how many bits lie above one of its length. Of 32 bits the lowest byte says so.
     The manual says the same of 64, but an H200, for which ptxas makes shifts of those, takes place and length whole."""
-    at, count = ((x & 255 if width == 32 else x).astype(np.int64) for x in (start, length))
-    return at, count, np.clip(np.minimum(at + count, width) - at, 0, width)
+    at, count = (start & 255, length & 255) if width == 32 else (start, length)
+    return at, width - np.minimum(count, width)
 
 
 def _extract(ins: Ins) -> Run:
-    """bfe: a field of bits."""
+    """bfe: a field of bits; beyond the last one are zeros, or the sign."""
     kind = ins.kind
-    width, bits = bits_of(kind), f"b{bits_of(kind)}"
 
     def run(x: Array, start: Array, length: Array) -> Array:
-        at, count, have = _field(start, length, width)
-        mask = _ones_below(have, width, x.dtype.type)
-        field = np.where(at >= width, x.dtype.type(0), x >> np.minimum(at, width - 1).astype(x.dtype)) & mask
-        if not is_signed(kind):
-            return np.asarray(field)
-        top = np.clip(at + count - 1, 0, width - 1).astype(x.dtype)
-        negative = (x >> top & x.dtype.type(1)).astype(bool) & (count > 0)
-        return np.asarray(np.where(negative, field | ~mask, field))
+        at, above = _field(start, length, bits_of(kind))
+        field = shift(np.right_shift, x, at)
+        return shift(np.right_shift, shift(np.left_shift, field, above), above)
 
-    return ins.compute(run, [bits, "u32", "u32"], bits)
+    return ins.compute(run, [kind, "u32", "u32"], kind)
 
 
 def _insert(ins: Ins) -> Run:
     """bfi: a field of bits put into others."""
     kind = ins.kind
-    width = bits_of(kind)
 
     def run(a: Array, b: Array, start: Array, length: Array) -> Array:
-        at, _, have = _field(start, length, width)
-        by = np.minimum(at, width - 1).astype(a.dtype)
-        mask = np.where(at >= width, a.dtype.type(0), _ones_below(have, width, a.dtype.type) << by)
-        return np.asarray(b & ~mask | (a << by) & mask)
+        at, above = _field(start, length, bits_of(kind))
+        ones = shift(np.right_shift, ~a.dtype.type(0), above)
+        return shift(np.left_shift, a & ones, at) | b & ~shift(np.left_shift, ones, at)
 
     return ins.compute(run, [kind, kind, "u32", "u32"], kind)
 
@@ -377,7 +364,6 @@ _ROUNDED_OPS: dict[str, tuple[int, Fn, Fn | None]] = {
     "mul": (2, np.multiply, np.multiply),  # of 24 bits or fewer, exact in float64
     "div": (2, np.divide, np.divide),  # never so near to a number that float64 would hide on which side of it it lies
     "fma": (3, odd_fma, None),
-    "mad": (3, odd_fma, None),
     "rcp": (1, lambda x: 1 / x, None),
     "sqrt": (1, np.sqrt, None),
     "rsqrt": (1, lambda x: 1 / np.sqrt(x), None),
@@ -399,13 +385,11 @@ _MISSED: dict[str, Fn] = {
     "rcp": lambda near, a: sign_of_sum(-near, a, 1.0, 0.0) * np.sign(a),
     "sqrt": lambda near, a: sign_of_sum(-near, near, a, 0.0),
 }
-_MISSED["mad"] = _MISSED["fma"]
-_SUMS = ("add", "sub", "fma", "mad")
 
 
 def _rounded(opcode: str, kind: str, mode: str, *xs: Array) -> Array:
     """An operation on float64 numbers, rounded once to a format."""
-    if mode == "rm" and opcode in _SUMS:  # what is exactly 0 is -0 then: the mirror image of "rp"
+    if mode == "rm" and opcode in ("add", "sub", "fma"):  # what is exactly 0 is -0 then: the mirror image of "rp"
         return -_rounded(opcode, kind, "rp", -xs[0], *xs[1:-1], -xs[-1])
     count, exact, nearest = _ROUNDED_OPS[opcode]
     if kind != "f64":
@@ -413,16 +397,17 @@ def _rounded(opcode: str, kind: str, mode: str, *xs: Array) -> Array:
     near = fma_f64(*xs) if count == 3 else (nearest or exact)(*xs)
     if mode == "rn":
         return near
-    near, *xs = np.broadcast_arrays(near, *xs)
-    known = np.logical_and.reduce([np.isfinite(x) for x in xs]) & ~np.isnan(near)
+    near, *operands = np.broadcast_arrays(near, *xs)
+    known = np.logical_and.reduce([np.isfinite(x) for x in operands]) & ~np.isnan(near)
     missed = np.zeros(near.shape)
-    missed[known] = _MISSED[opcode](near[known], *(x[known] for x in xs))
+    missed[known] = _MISSED[opcode](near[known], *(x[known] for x in operands))
     return directed(near, missed, mode)
 
 
 def _rounding(ins: Ins) -> Run:
     """d = fn(operands), rounded as the modifier says."""
-    count, _, plain = _ROUNDED_OPS[ins.opcode]
+    opcode = "fma" if ins.opcode == "mad" else ins.opcode
+    count, _, plain = _ROUNDED_OPS[opcode]
     kind, mode = base_of(ins.kind), ins.one_of(MODES, "rn")
     if count < 3:
         ins.ignore("approx", "full")
@@ -430,7 +415,7 @@ def _rounding(ins: Ins) -> Run:
     def run(*xs: Array) -> Array:
         if plain is not None and mode == "rn":
             return to_format(plain(*xs), kind)
-        return _rounded(ins.opcode, kind, mode, *(x.astype(np.float64, copy=False) for x in xs))
+        return _rounded(opcode, kind, mode, *(x.astype(np.float64, copy=False) for x in xs))
 
     return _floating(ins, run, count)
 
@@ -463,7 +448,7 @@ def _extreme(ins: Ins) -> Run:
 
 
 FLOAT_OPS: dict[str, Builder] = {
-    **dict.fromkeys(_ROUNDED_OPS, _rounding), "min": _extreme, "max": _extreme,
+    **dict.fromkeys((*_ROUNDED_OPS, "mad"), _rounding), "min": _extreme, "max": _extreme,
     "neg": lambda ins: _floating(ins, np.negative, 1), "abs": lambda ins: _floating(ins, np.abs, 1),
     "copysign": lambda ins: _floating(ins, lambda a, b: np.copysign(b, a), 2),
 }  # fmt: skip
@@ -606,7 +591,7 @@ def _conversion(target: str, source: str, mode: str, sat: bool, finite: bool) ->
     """Values of one type to values of another."""
     if not is_float(target):
         if is_float(source):
-            return lambda x: _to_whole(x, target, source, mode)
+            return lambda x: float_to_int(x, bits_of(target), is_signed(target), _WHOLE.get(mode, np.trunc))
         return lambda x: _clamped(x, target) if sat else x
     rounding = mode if mode in MODES else "rn"
 
@@ -628,27 +613,10 @@ def _conversion(target: str, source: str, mode: str, sat: bool, finite: bool) ->
     return to_float
 
 
-def _range(kind: str) -> tuple[int, int]:
-    """The lowest and the highest number of an integer type."""
-    bits = bits_of(kind)
-    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if is_signed(kind) else (0, 2**bits - 1)
-
-
-def _to_whole(x: Array, target: str, source: str, mode: str) -> Array:
-    """Clamped to what the type holds; NaN is 0, or the bit pattern with only the top bit for 64 bits."""
-    whole = _WHOLE.get(mode, np.trunc)(x.astype(np.float64))
-    low, high = _range(target)
-    over, under, nan = whole >= float(high), whole <= float(low), np.isnan(whole)
-    kind = np.int64 if is_signed(target) else np.uint64
-    out = np.where(over, kind(high), np.where(under, kind(low), np.where(over | under | nan, 0.0, whole).astype(kind)))
-    bits = bits_of(target)
-    top = (low if is_signed(target) else 2 ** (bits - 1)) if bits == 64 or source == "f64" else 0
-    return np.where(nan, kind(top), out)
-
-
 def _clamped(x: Array, target: str) -> Array:
     """.sat of integers."""
-    low, high = _range(target)
+    bits = bits_of(target)
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if is_signed(target) else (0, 2**bits - 1)
     if x.dtype.kind == "u":
         return np.minimum(x.astype(np.uint64), np.uint64(high))
     return np.clip(x.astype(np.int64), low, min(high, 2**63 - 1))

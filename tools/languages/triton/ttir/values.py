@@ -264,7 +264,8 @@ def sign_of_sum(a: Array, b: Array, c: Array, d: Array) -> Array:
         exact = _whole(a) * _whole(b) + (_whole(c) + _whole(d) << _UNIT)
         return (exact > 0) - (exact < 0)
 
-    return np.frompyfunc(sign, 4, 1)(a, b, c, d).astype(np.int8)
+    found: Array = np.frompyfunc(sign, 4, 1)(a, b, c, d).astype(np.int8)
+    return found
 
 
 def decode(raw: Array, kind: Type) -> Array:
@@ -288,6 +289,19 @@ def encode(value: Array, kind: Type) -> Array:
     if name in MINIS:
         return encode_mini(value, name)
     return np.ascontiguousarray(value).astype(raw_dtype(kind), copy=False)
+
+
+def float_to_int(value: Array, bits: int, signed: bool, rounding: Callable[[Array], Array] = np.trunc) -> Array:
+    """Whole numbers, clamped to what so many bits hold, like PTX's `cvt`. NaN becomes 0, or the highest bit alone where
+    either side has 64 bits."""
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if signed else (0, 2**bits)
+    whole, nan = rounding(value.astype(np.float64)), np.isnan(value)
+    # the largest double below `high` keeps the cast itself in range; what was clipped becomes the maximum exactly
+    inside = np.clip(np.where(nan, 0, whole), low, np.nextafter(float(high), 0))
+    inside = inside.astype(f"{'ui'[signed]}{bits // 8}")
+    found = np.where(whole >= high, inside.dtype.type(high - 1), inside)
+    of_nan = 1 << bits - 1 if 64 in (bits, value.dtype.itemsize * 8) else 0
+    return np.where(nan, np.array(of_nan, f"u{bits // 8}").view(found.dtype), found)
 
 
 def unsigned(value: Array) -> Array:
