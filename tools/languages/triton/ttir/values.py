@@ -155,7 +155,8 @@ def flush(x: Array) -> Array:
 
 def saturate(x: Array) -> Array:
     """.sat: into [0, 1]; NaN and -0 become +0."""
-    return np.where(x > 0, np.minimum(x, x.dtype.type(1)), x.dtype.type(0))
+    inside: Array = np.where(x > 0, np.minimum(x, x.dtype.type(1)), x.dtype.type(0))
+    return inside
 
 
 def quiet(x: Array) -> Array:
@@ -264,8 +265,7 @@ def sign_of_sum(a: Array, b: Array, c: Array, d: Array) -> Array:
         exact = _whole(a) * _whole(b) + (_whole(c) + _whole(d) << _UNIT)
         return (exact > 0) - (exact < 0)
 
-    found: Array = np.frompyfunc(sign, 4, 1)(a, b, c, d).astype(np.int8)
-    return found
+    return np.asarray(np.frompyfunc(sign, 4, 1)(a, b, c, d), np.int8)
 
 
 def decode(raw: Array, kind: Type) -> Array:
