@@ -258,7 +258,7 @@ def _fma_exactly(a: float, b: float, c: float) -> float:
         return math.inf if exact > 0 else -math.inf
 
 
-def sign_of_sum(a: Array, b: Array, c: Array, d: Array) -> Array:
+def sign_of_sum(a: Array, b: Array | float, c: Array | float, d: Array | float) -> Array:
     """The sign of a * b + c + d, of float64 that are not NaN: -1, 0 or 1, exact."""
 
     def sign(a: float, b: float, c: float, d: float) -> int:
