@@ -12,13 +12,12 @@ from kerneltune.tools.languages.ptx.sim.values import (
     MODES,
     UNSIGNED,
     base_of,
-    flush,
+    directed,
     is_float,
     is_signed,
     parts_of,
     rectify,
     resize,
-    saturate,
     to_format,
     unsupported,
 )
@@ -27,12 +26,16 @@ from kerneltune.tools.languages.triton.ttir.values import (
     ROUNDED,
     divide,
     extreme,
+    float_to_int,
+    flush,
     fma_f64,
     leading_zeros,
     multiply_high,
     odd_fma,
     odd_sum,
+    saturate,
     shift,
+    sign_of_sum,
 )
 
 Fn = Callable[..., Any]  # of arrays
@@ -247,46 +250,33 @@ def _permute(ins: Ins) -> Run:
     return ins.compute(run, ["b32", "b32", "b32"])
 
 
-def _ones_below(count: Array, width: int, kind: type) -> Array:
-    """The lowest `count` bits."""
-    one = kind(1)
-    return np.asarray(np.where(count >= width, ~kind(0), (one << np.minimum(count, width - 1).astype(kind)) - one))
-
-
-def _field(start: Array, length: Array, width: int) -> tuple[Array, Array, Array]:
-    """Where a field begins, how many bits it names, and how many of them there are."""
-    at, count = (start & 255).astype(np.int64), (length & 255).astype(np.int64)
-    return at, count, np.clip(np.minimum(at + count, width) - at, 0, width)
+def _field(start: Array, length: Array, width: int) -> tuple[Array, Array]:
+    """Where a field of bits begins, and how many bits lie above one of its length. Of 32 bits the lowest byte says so.
+    The manual says the same of 64, but an H200, for which ptxas makes shifts of those, takes place and length whole."""
+    at, count = (start & 255, length & 255) if width == 32 else (start, length)
+    return at, width - np.minimum(count, width)
 
 
 def _extract(ins: Ins) -> Run:
-    """bfe: a field of bits."""
+    """bfe: a field of bits; beyond the last one are zeros, or the sign."""
     kind = ins.kind
-    width, bits = bits_of(kind), f"b{bits_of(kind)}"
 
     def run(x: Array, start: Array, length: Array) -> Array:
-        at, count, have = _field(start, length, width)
-        mask = _ones_below(have, width, x.dtype.type)
-        field = np.where(at >= width, x.dtype.type(0), x >> np.minimum(at, width - 1).astype(x.dtype)) & mask
-        if not is_signed(kind):
-            return np.asarray(field)
-        top = np.clip(at + count - 1, 0, width - 1).astype(x.dtype)
-        negative = (x >> top & x.dtype.type(1)).astype(bool) & (count > 0)
-        return np.asarray(np.where(negative, field | ~mask, field))
+        at, above = _field(start, length, bits_of(kind))
+        field = shift(np.right_shift, x, at)
+        return shift(np.right_shift, shift(np.left_shift, field, above), above)
 
-    return ins.compute(run, [bits, "u32", "u32"], bits)
+    return ins.compute(run, [kind, "u32", "u32"], kind)
 
 
 def _insert(ins: Ins) -> Run:
     """bfi: a field of bits put into others."""
     kind = ins.kind
-    width = bits_of(kind)
 
     def run(a: Array, b: Array, start: Array, length: Array) -> Array:
-        at, _, have = _field(start, length, width)
-        by = np.minimum(at, width - 1).astype(a.dtype)
-        mask = np.where(at >= width, a.dtype.type(0), _ones_below(have, width, a.dtype.type) << by)
-        return np.asarray(b & ~mask | (a << by) & mask)
+        at, above = _field(start, length, bits_of(kind))
+        ones = shift(np.right_shift, ~a.dtype.type(0), above)
+        return shift(np.left_shift, a & ones, at) | b & ~shift(np.left_shift, ones, at)
 
     return ins.compute(run, [kind, kind, "u32", "u32"], kind)
 
@@ -363,18 +353,17 @@ REGISTER_OPS |= {
 # ---
 # Arithmetic on floats of every width, plain and packed.
 #
-# Sums, products, fused products, quotients and roots are rounded once, as the modifier says (the directed modes of f64:
-# about). The `.approx` and `.full` functions are computed in float64 and rounded once: a GPU's differ
-# from that by the few last bits that PTX allows. NaNs have other payloads than on a GPU.
+# Sums, products, fused products, quotients and roots are rounded once, as the modifier says. The `.approx` and `.full`
+# functions are computed in float64 and rounded once: a GPU's differ from that by the few last bits that PTX allows.
+# NaNs have other payloads than on a GPU.
 
 # how many operands; exactly or rounded to odd in float64; rounded to nearest in the operands' own type (bf16: float32)
 _ROUNDED_OPS: dict[str, tuple[int, Fn, Fn | None]] = {
     "add": (2, odd_sum, np.add),
     "sub": (2, lambda a, b: odd_sum(a, -b), np.subtract),
-    "mul": (2, lambda a, b: odd_fma(a, b, np.zeros(1)), np.multiply),
+    "mul": (2, np.multiply, np.multiply),  # of 24 bits or fewer, exact in float64
     "div": (2, np.divide, np.divide),  # never so near to a number that float64 would hide on which side of it it lies
     "fma": (3, odd_fma, None),
-    "mad": (3, odd_fma, None),
     "rcp": (1, lambda x: 1 / x, None),
     "sqrt": (1, np.sqrt, None),
     "rsqrt": (1, lambda x: 1 / np.sqrt(x), None),
@@ -386,26 +375,54 @@ _ROUNDED_OPS: dict[str, tuple[int, Fn, Fn | None]] = {
 }
 
 
+# of float64 operands and the nearest number to their sum, product … the sign of what that one misses
+_MISSED: dict[str, Fn] = {
+    "add": lambda near, a, b: sign_of_sum(a, 1.0, b, -near),
+    "sub": lambda near, a, b: sign_of_sum(a, 1.0, -b, -near),
+    "mul": lambda near, a, b: sign_of_sum(a, b, -near, 0.0),
+    "fma": lambda near, a, b, c: sign_of_sum(a, b, c, -near),
+    "div": lambda near, a, b: sign_of_sum(-near, b, a, 0.0) * np.sign(b),
+    "rcp": lambda near, a: sign_of_sum(-near, a, 1.0, 0.0) * np.sign(a),
+    "sqrt": lambda near, a: sign_of_sum(-near, near, a, 0.0),
+}
+
+
+def _rounded(opcode: str, kind: str, mode: str, *xs: Array) -> Array:
+    """An operation on float64 numbers, rounded once to a format."""
+    if mode == "rm" and opcode in ("add", "sub", "fma"):  # what is exactly 0 is -0 then: the mirror image of "rp"
+        return -_rounded(opcode, kind, "rp", -xs[0], *xs[1:-1], -xs[-1])
+    count, exact, nearest = _ROUNDED_OPS[opcode]
+    if kind != "f64":
+        return to_format(exact(*xs), kind, mode)
+    near = fma_f64(*xs) if count == 3 else (nearest or exact)(*xs)
+    if mode == "rn":
+        return near
+    near, *operands = np.broadcast_arrays(near, *xs)
+    known = np.logical_and.reduce([np.isfinite(x) for x in operands]) & ~np.isnan(near)
+    missed = np.zeros(near.shape)
+    missed[known] = _MISSED[opcode](near[known], *(x[known] for x in operands))
+    return directed(near, missed, mode)
+
+
 def _rounding(ins: Ins) -> Run:
     """d = fn(operands), rounded as the modifier says."""
-    count, exact, plain = _ROUNDED_OPS[ins.opcode]
+    opcode = "fma" if ins.opcode == "mad" else ins.opcode
+    count, _, plain = _ROUNDED_OPS[opcode]
     kind, mode = base_of(ins.kind), ins.one_of(MODES, "rn")
-    if count == 3 and kind == "f64":
-        return _floating(ins, fma_f64, 3)
     if count < 3:
         ins.ignore("approx", "full")
 
     def run(*xs: Array) -> Array:
         if plain is not None and mode == "rn":
             return to_format(plain(*xs), kind)
-        return to_format(exact(*[x.astype(np.float64, copy=False) for x in xs]), kind, mode)
+        return _rounded(opcode, kind, mode, *(x.astype(np.float64, copy=False) for x in xs))
 
     return _floating(ins, run, count)
 
 
 def _floating(ins: Ins, fn: Fn, count: int) -> Run:
     """d = fn(operands), where fn gives values that the format holds; with .ftz, .sat and .relu."""
-    ftz, sat, relu = ins.flag("ftz") and base_of(ins.kind) == "f32", ins.flag("sat"), ins.flag("relu")
+    ftz, sat, relu = ins.flag("ftz"), ins.flag("sat"), ins.flag("relu")
 
     def styled(*xs: Array) -> Array:
         out = flush(fn(*map(flush, xs))) if ftz else fn(*xs)
@@ -423,7 +440,7 @@ def _extreme(ins: Ins) -> Run:
 
     def run(*xs: Array) -> Array:
         if crossed:
-            found = fn(np.abs(xs[0]), np.abs(xs[1]))
+            found = extreme(fn, np.abs(xs[0]), np.abs(xs[1]))
             return np.where(np.signbit(xs[0]) != np.signbit(xs[1]), -found, found)
         return extreme(fn, *xs)
 
@@ -431,7 +448,7 @@ def _extreme(ins: Ins) -> Run:
 
 
 FLOAT_OPS: dict[str, Builder] = {
-    **dict.fromkeys(_ROUNDED_OPS, _rounding), "min": _extreme, "max": _extreme,
+    **dict.fromkeys((*_ROUNDED_OPS, "mad"), _rounding), "min": _extreme, "max": _extreme,
     "neg": lambda ins: _floating(ins, np.negative, 1), "abs": lambda ins: _floating(ins, np.abs, 1),
     "copysign": lambda ins: _floating(ins, lambda a, b: np.copysign(b, a), 2),
 }  # fmt: skip
@@ -516,15 +533,14 @@ def _select_by_sign(ins: Ins) -> Run:
 
 
 def _test_property(ins: Ins) -> Run:
-    """testp: finite, infinite, number, notanumber, normal, subnormal."""
-    smallest = 2.0 ** (-126 if bits_of(ins.kind) == 32 else -1022)
+    """testp: finite, infinite, number, notanumber, normal (so are zeros), subnormal."""
     tests: dict[str, Fn] = {
         "finite": np.isfinite,
         "infinite": np.isinf,
         "number": lambda x: ~np.isnan(x),
         "notanumber": np.isnan,
-        "normal": lambda x: np.isfinite(x) & (np.abs(x) >= smallest),
-        "subnormal": lambda x: (x != 0) & (np.abs(x) < smallest),
+        "normal": lambda x: np.isfinite(x) & (flush(x) == x),
+        "subnormal": lambda x: (x != 0) & (flush(x) == 0),
     }
     what = ins.one_of(tuple(tests))
     if not what:
@@ -575,7 +591,7 @@ def _conversion(target: str, source: str, mode: str, sat: bool, finite: bool) ->
     """Values of one type to values of another."""
     if not is_float(target):
         if is_float(source):
-            return lambda x: _to_whole(x, target, source, mode)
+            return lambda x: float_to_int(x, bits_of(target), is_signed(target), _WHOLE.get(mode, np.trunc))
         return lambda x: _clamped(x, target) if sat else x
     rounding = mode if mode in MODES else "rn"
 
@@ -589,47 +605,21 @@ def _conversion(target: str, source: str, mode: str, sat: bool, finite: bool) ->
         elif rounding == "rn" and target in ("f32", "f64"):
             out = x.astype(f"f{bits_of(target) // 8}")
         else:
-            out = to_format(_odd(x), target, rounding)
+            wide = x.astype(f"{x.dtype.kind}8")
+            low = wide & wide.dtype.type(0x7FF)  # each of the two parts is exact in float64
+            out = _rounded("add", target, rounding, (wide - low).astype(np.float64), low.astype(np.float64))
         return saturate(out) if sat else out
 
     return to_float
 
 
-def _range(kind: str) -> tuple[int, int]:
-    """The lowest and the highest number of an integer type."""
-    bits = bits_of(kind)
-    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if is_signed(kind) else (0, 2**bits - 1)
-
-
-def _to_whole(x: Array, target: str, source: str, mode: str) -> Array:
-    """Clamped to what the type holds; NaN is 0, or the bit pattern with only the top bit for 64 bits."""
-    whole = _WHOLE.get(mode, np.trunc)(x.astype(np.float64))
-    low, high = _range(target)
-    over, under, nan = whole >= float(high), whole <= float(low), np.isnan(whole)
-    kind = np.int64 if is_signed(target) else np.uint64
-    out = np.where(over, kind(high), np.where(under, kind(low), np.where(over | under | nan, 0.0, whole).astype(kind)))
-    bits = bits_of(target)
-    top = (low if is_signed(target) else 2 ** (bits - 1)) if bits == 64 or source == "f64" else 0
-    return np.where(nan, kind(top), out)
-
-
 def _clamped(x: Array, target: str) -> Array:
     """.sat of integers."""
-    low, high = _range(target)
+    bits = bits_of(target)
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if is_signed(target) else (0, 2**bits - 1)
     if x.dtype.kind == "u":
         return np.minimum(x.astype(np.uint64), np.uint64(high))
     return np.clip(x.astype(np.int64), low, min(high, 2**63 - 1))
-
-
-def _odd(x: Array) -> Array:
-    """Whole numbers as float64, rounded to odd where they have more than 53 bits."""
-    near = x.astype(np.float64)
-    large = np.abs(near) >= 2.0**53
-    if not large.any():
-        return near
-    sticky = (x & x.dtype.type(0x7FF)) != 0
-    cut = x >> x.dtype.type(11) << x.dtype.type(11) | sticky.astype(x.dtype) << x.dtype.type(11)
-    return np.where(large, cut.astype(np.float64), near)
 
 
 REGISTER_OPS["cvt"] = _convert

@@ -2,6 +2,7 @@
 copies: bulk ones, which barriers in shared memory wait for, and those in groups."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from kerneltune.tools.languages.ptx.sim.values import (
 )
 from kerneltune.tools.languages.triton.ttir.ir import Array
 from kerneltune.tools.languages.triton.ttir.ops_memory import turns
+from kerneltune.tools.languages.triton.ttir.values import extreme
 
 # ---
 # Loads, stores, and what orders them.
@@ -161,7 +163,7 @@ MEMORY_OPS: dict[str, Callable[[Ins], Run]] = {
     "ld": _load, "ldu": _load, "st": _store, "isspacep": _is_space, "createpolicy": _policy, "mapa": _mapped,
     "fence": _fence,
     **dict.fromkeys(
-        ("prefetch", "prefetchu", "applypriority", "discard", "membar", "griddepcontrol", "nanosleep",
+        ("prefetch", "prefetchu", "applypriority", "membar", "griddepcontrol", "nanosleep",
          "setmaxnreg", "pmevent"), nothing),
 }  # fmt: skip
 
@@ -182,7 +184,7 @@ _INTEGERS: dict[str, Combine] = {  # the new value from the old one, and the ope
     "inc": lambda old, b: np.where(old >= b, 0, old + 1),
     "dec": lambda old, b: np.where((old == 0) | (old > b), b, old - 1),
 }
-_FLOATS = _INTEGERS | {"min": np.fmin, "max": np.fmax}
+_FLOATS = _INTEGERS | {"min": partial(extreme, np.fmin), "max": partial(extreme, np.fmax)}
 
 
 def _atomic(ins: Ins) -> Run:
@@ -446,6 +448,7 @@ def _mbarrier(ins: Ins) -> Run:
 
 def _set_up(ins: Ins, what: str) -> Run:
     """.init, .expect_tx, .complete_tx."""
+    ins.understood()
 
     def change(state: _State, number: int) -> None:
         if what == "init":
@@ -635,6 +638,8 @@ def _bulk(ins: Ins) -> Run:
         count = ins.bits(ins.operands[0], "b32")
         return lambda m: _deliver(m, int(count(m).flat[0]))
     inward = ins.ins.modifiers[2:3] != ("global",)
+    if inward and "global" not in ins.ins.modifiers:
+        raise unsupported(ins.ins, "a copy from shared memory to shared memory")
     ins.ignore(*SHARED, "global", "mbarrier::complete_tx::bytes", "bulk_group")
     operands = without_policy(ins)
     ins.understood()

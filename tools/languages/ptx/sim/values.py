@@ -175,15 +175,12 @@ def lane_of(value: float, kind: str) -> Array:
     return np.array([int(value) & (1 << bits_of(kind)) - 1], UNSIGNED[bits_of(kind)])
 
 
-def flush(x: Array) -> Array:
-    """.ftz: subnormal float32 numbers become zeros of their sign."""
-    small = (np.abs(x) < np.float32(2.0**-126)) & (x != 0)
-    return np.where(small, np.copysign(np.float32(0), x), x) if small.any() else x
-
-
-def saturate(x: Array) -> Array:
-    """.sat: into [0, 1]; NaN becomes 0."""
-    return np.where(np.isnan(x), x.dtype.type(0), np.clip(x, 0, 1)).astype(x.dtype, copy=False)
+def directed(near: Array, missed: Array, mode: str) -> Array:
+    """Float64 rounded in a mode other than "rn", from the nearest number and the sign of what it misses."""
+    if mode == "rz":
+        return np.where(missed * np.sign(near) < 0, np.nextafter(near, 0.0), near)
+    way = 1 if mode == "rp" else -1
+    return np.where(missed == way, np.nextafter(near, way * np.inf), near)
 
 
 def rectify(x: Array) -> Array:

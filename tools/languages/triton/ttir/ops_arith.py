@@ -36,6 +36,8 @@ from kerneltune.tools.languages.triton.ttir.values import (
     divide,
     encode,
     extreme,
+    float_to_int,
+    flush,
     fma_f64,
     leading_zeros,
     materialise,
@@ -43,6 +45,7 @@ from kerneltune.tools.languages.triton.ttir.values import (
     odd_fma,
     poison,
     round_to,
+    saturate,
     shift,
     unsigned,
 )
@@ -154,24 +157,16 @@ def _from_int(view: Callable[[Array], Array]) -> Handler:
     return handler
 
 
-def float_to_int(value: Array, dtype: np.dtype[np.signedinteger], signed: bool) -> Array:
-    """Truncation that saturates at 32 or 64 bits, like PTX `cvt.rzi`; narrower types then wrap. NaN becomes 0, or the
-    highest bit alone where either side has 64 bits."""
-    bits = max(32, dtype.itemsize * 8)
-    of_nan = 1 << bits - 1 if 64 in (bits, value.dtype.itemsize * 8) else 0
-    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if signed else (0, 2**bits)
-    wide = np.trunc(np.nan_to_num(value.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
-    # the largest double below `high` keeps the cast itself in range; what was clipped becomes the maximum exactly
-    inside = np.clip(wide, low, np.nextafter(float(high), 0)).astype(f"{'i' if signed else 'u'}{bits // 8}")
-    found = np.where(wide >= high, inside.dtype.type(high - 1), inside).view(f"u{bits // 8}")
-    return np.where(np.isnan(value), found.dtype.type(of_nan), found).view(f"i{bits // 8}").astype(dtype)
+def truncated(value: Array, kind: Type, signed: bool) -> Array:
+    """Whole numbers, clamped to 32 or 64 bits like PTX's `cvt.rzi`; narrower types then wrap."""
+    return float_to_int(value, max(32, bit_width(kind)), signed).astype(stored_dtype(kind))
 
 
 def _to_int(signed: bool) -> Handler:
     def handler(frame: Frame, op: Op, args: list[Array]) -> Array:
         if scalar_name(op.outs[0]) == "i1":
             return args[0].astype(np.bool_)
-        return float_to_int(args[0], stored_dtype(op.outs[0]), signed)
+        return truncated(args[0], op.outs[0], signed)
 
     return handler
 
@@ -289,9 +284,7 @@ def _flushing(function: Function) -> Function:
     shows where a function is not continuous there: the ceiling of 1e-40 is 0, the root of -1e-40 is -0."""
 
     def flushed(value: Array) -> Array:
-        if value.dtype == np.float32:
-            value = np.where(np.abs(value) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), value), value)
-        return function(value)
+        return function(flush(value) if value.dtype == np.float32 else value)
 
     return flushed
 
@@ -375,7 +368,7 @@ _LIBDEVICE |= {
     **{name: _torch(f"bessel_{name}") for name in ("j0", "j1", "y0", "y1")},
     "cyl_bessel_i0": _torch("i0"),
     "cyl_bessel_i1": _torch("i1"),
-    "saturate": lambda value: np.clip(np.nan_to_num(value, nan=0.0), 0, 1),
+    "saturate": saturate,
     "finite": np.isfinite,
     "isfinited": np.isfinite,
     "ilogb": lambda value: np.frexp(value)[1] - 1,
@@ -449,7 +442,7 @@ def _as_result(found: Array, op: Op, signed: bool = True) -> Array:
     if is_float(kind):
         return round_to(found, kind)
     if found.dtype.kind == "f":
-        return float_to_int(found, stored_dtype(kind), signed)
+        return truncated(found, kind, signed)
     return found.astype(stored_dtype(kind), copy=False)
 
 

@@ -21,7 +21,14 @@ from kerneltune.tools.languages.triton.ttir.ir import (
     scalar_name,
     shape_of,
 )
-from kerneltune.tools.languages.triton.ttir.values import is_zero, materialise, ordered_zeros, unsigned, widen_axis
+from kerneltune.tools.languages.triton.ttir.values import (
+    is_zero,
+    materialise,
+    ordered_zeros,
+    quiet,
+    unsigned,
+    widen_axis,
+)
 
 AXES = {"x": 0, "y": 1, "z": 2}
 
@@ -232,13 +239,19 @@ def reduce(frame: Frame, op: Op, args: list[Array]) -> list[Array]:
     axis = axis_of(op, len(shape))
     values = [widen_axis(value, axis, shape[axis - 1]) for value in args]
     if known := known_combiner(op):
-        ufunc, is_unsigned = known
-        value = unsigned(values[0]) if is_unsigned else values[0]
-        found = ufunc.reduce(value, axis=axis, dtype=value.dtype).view(args[0].dtype)
-        if ufunc in _FLOAT_EXTREMES and found.dtype.kind == "f":
-            found = ordered_zeros(ufunc, found, lambda least: np.logical_or.reduce(is_zero(value, least), axis=axis))
-        return [found]
+        return [_folded(known, "reduce", values[0], axis)]
     return [value.take(0, axis) for value in _tree(frame, op, values, axis)]
+
+
+def _folded(combiner: tuple[np.ufunc, bool], how: str, value: Array, axis: int) -> Array:
+    """The combiner's `reduce` or `accumulate` along an axis."""
+    ufunc, is_unsigned = combiner
+    if value.dtype.kind == "f" and ufunc in _FLOAT_EXTREMES:
+        found = getattr(ufunc, how)(quiet(value), axis=axis)
+        return ordered_zeros(ufunc, found, lambda least: getattr(np.logical_or, how)(is_zero(value, least), axis=axis))
+    held = unsigned(value) if is_unsigned else value
+    folded: Array = getattr(ufunc, how)(held, axis=axis, dtype=held.dtype)
+    return folded.view(value.dtype)
 
 
 def _tree(frame: Frame, op: Op, values: list[Array], axis: int) -> list[Array]:
@@ -270,12 +283,7 @@ def scan(frame: Frame, op: Op, args: list[Array]) -> list[Array]:
     if op.attrs.get("reverse") is True:
         values = [np.flip(value, axis) for value in values]
     if known := known_combiner(op):
-        ufunc, is_unsigned = known
-        value = unsigned(values[0]) if is_unsigned else values[0]
-        found = ufunc.accumulate(value, axis=axis, dtype=value.dtype).view(args[0].dtype)
-        if ufunc in _FLOAT_EXTREMES and found.dtype.kind == "f":
-            found = ordered_zeros(ufunc, found, lambda least: np.logical_or.accumulate(is_zero(value, least), axis))
-        values = [found]
+        values = [_folded(known, "accumulate", values[0], axis)]
     else:
         values = _prefixes(frame, op, values, axis)
     return [np.flip(value, axis) for value in values] if op.attrs.get("reverse") is True else values

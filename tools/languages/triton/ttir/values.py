@@ -147,9 +147,28 @@ def round_to(x: Array, kind: Type, toward_zero: bool = False) -> Array:
     return x.astype(stored_dtype(kind), copy=False)
 
 
+def flush(x: Array) -> Array:
+    """.ftz: subnormal numbers become zeros of their sign."""
+    small = (np.abs(x) < np.finfo(x.dtype).tiny) & (x != 0)
+    return np.where(small, np.copysign(x.dtype.type(0), x), x) if small.any() else x
+
+
+def saturate(x: Array) -> Array:
+    """.sat: into [0, 1]; NaN and -0 become +0."""
+    inside: Array = np.where(x > 0, np.minimum(x, x.dtype.type(1)), x.dtype.type(0))
+    return inside
+
+
+def quiet(x: Array) -> Array:
+    """Every NaN as one that does not signal: the fmin of numpy (2.4) of a number and a signalling one is NaN in arrays
+    of some lengths and the number in others; of GPUs it is the number."""
+    nan = np.isnan(x)
+    return np.where(nan, x.dtype.type(np.nan), x) if nan.any() else x
+
+
 def extreme(function: Callable[..., Array], *values: Array) -> Array:
     """Numpy's minimum, maximum, fmin or fmax of floats, with -0 below +0 as on GPUs, where numpy takes either."""
-    found = reduce(function, values)
+    found = reduce(function, map(quiet, values))
     return ordered_zeros(function, found, lambda least: reduce(np.logical_or, [is_zero(x, least) for x in values]))
 
 
@@ -195,20 +214,58 @@ def odd_fma(a: Array, b: Array, c: Array) -> Array:
 
 
 def fma_f64(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c rounded once (Boldo and Melquiond, 2008), but where parts of it overflow or are subnormal."""
+    """a * b + c in float64, rounded once: by Boldo and Melquiond (2008), and in whole numbers where parts of theirs
+    might overflow or be subnormal."""
+    a, b, c = np.broadcast_arrays(a, b, c)
     product = a * b
     (ah, al), (bh, bl) = _split(a), _split(b)
     lost = al * bl - (((product - ah * bh) - al * bh) - ah * bl)  # exact (Dekker)
     near, rest = _two_sum(c, np.where(np.isfinite(lost), lost, 0.0))
     total, error = _two_sum(product, near)
     fixed = total + odd_sum(rest, error)
-    return np.where(np.isfinite(fixed), fixed, product + c)
+    found = np.where(np.isfinite(fixed) & (fixed != 0), fixed, product + c)
+    largest = np.max(np.abs([a, b, c, product]), axis=0)
+    hard = (a != 0) & (b != 0) & ((largest > 2.0**990) | (np.abs(product) < 2.0**-900))
+    hard &= np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    if hard.any():
+        found[hard] = np.frompyfunc(_fma_exactly, 3, 1)(a[hard], b[hard], c[hard])
+    return found
 
 
 def _split(x: Array) -> tuple[Array, Array]:
     scaled = x * 134217729.0  # 2**27 + 1
     high = scaled - (scaled - x)
     return high, x - high
+
+
+_UNIT = 1074  # every finite float64 is a whole multiple of 2**-1074
+
+
+def _whole(x: float) -> int:
+    """A float64 in units of 2**-1074; an infinity is more than any sum or product of the others."""
+    if math.isinf(x):
+        return 1 << 9000 if x > 0 else -1 << 9000
+    number, parts = x.as_integer_ratio()
+    return number << _UNIT + 1 - parts.bit_length()
+
+
+def _fma_exactly(a: float, b: float, c: float) -> float:
+    """a * b + c of three finite numbers; the quotient of whole numbers is rounded to nearest, ties to even."""
+    exact = _whole(a) * _whole(b) + (_whole(c) << _UNIT)
+    try:
+        return exact / (1 << 2 * _UNIT)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
+
+
+def sign_of_sum(a: Array, b: Array | float, c: Array | float, d: Array | float) -> Array:
+    """The sign of a * b + c + d, of float64 that are not NaN: -1, 0 or 1, exact."""
+
+    def sign(a: float, b: float, c: float, d: float) -> int:
+        exact = _whole(a) * _whole(b) + (_whole(c) + _whole(d) << _UNIT)
+        return (exact > 0) - (exact < 0)
+
+    return np.asarray(np.frompyfunc(sign, 4, 1)(a, b, c, d), np.int8)
 
 
 def decode(raw: Array, kind: Type) -> Array:
@@ -232,6 +289,19 @@ def encode(value: Array, kind: Type) -> Array:
     if name in MINIS:
         return encode_mini(value, name)
     return np.ascontiguousarray(value).astype(raw_dtype(kind), copy=False)
+
+
+def float_to_int(value: Array, bits: int, signed: bool, rounding: Callable[[Array], Array] = np.trunc) -> Array:
+    """Whole numbers, clamped to what so many bits hold, like PTX's `cvt`. NaN becomes 0, or the highest bit alone where
+    either side has 64 bits."""
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if signed else (0, 2**bits)
+    whole, nan = rounding(value.astype(np.float64)), np.isnan(value)
+    # the largest double below `high` keeps the cast itself in range; what was clipped becomes the maximum exactly
+    inside = np.clip(np.where(nan, 0, whole), low, np.nextafter(float(high), 0))
+    inside = inside.astype(f"{'ui'[signed]}{bits // 8}")
+    found = np.where(whole >= high, inside.dtype.type(high - 1), inside)
+    of_nan = 1 << bits - 1 if 64 in (bits, value.dtype.itemsize * 8) else 0
+    return np.where(nan, np.array(of_nan, f"u{bits // 8}").view(found.dtype), found)
 
 
 def unsigned(value: Array) -> Array:

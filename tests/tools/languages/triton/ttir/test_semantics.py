@@ -212,6 +212,53 @@ def test_fused_products_are_rounded_once() -> None:
         assert fma_f64(*(np.array([x]) for x in (a, b, c)))[0] == exact.numerator / exact.denominator
 
 
+@pytest.mark.parametrize("span", [500, 1020])
+def test_fused_products_are_rounded_once_where_parts_overflow_or_are_subnormal(span: int) -> None:
+    rng = random.Random(6)
+    for _ in range(300):
+        a, b, c = (rng.uniform(-2, 2) * 2.0 ** rng.randrange(-span, span) for _ in range(3))
+        if rng.random() < 0.3 and math.isfinite(a * b):
+            c = -a * b * (1 + rng.randrange(-3, 4) * 2.0**-52)
+        exact = Fraction(a) * Fraction(b) + Fraction(c)
+        try:
+            wanted = exact.numerator / exact.denominator
+        except OverflowError:
+            wanted = math.inf if exact > 0 else -math.inf
+        with np.errstate(all="ignore"):
+            assert fma_f64(*(np.array([x]) for x in (a, b, c)))[0] == wanted
+
+
+def test_a_fused_product_that_vanishes_keeps_its_sign() -> None:
+    tiny, zeros = np.array([-5e-324, -0.0, 0.0]), np.array([0.0, -0.0, -0.0])
+    found = fma_f64(tiny, np.array([0.25, 3.0, 3.0]), zeros)
+    assert np.signbit(found).tolist() == [True, True, False]
+    assert (found == 0).all()
+
+
+@pytest.mark.parametrize("op", ["tt.reduce", "tt.scan"])
+def test_a_signalling_nan_does_not_hide_the_numbers_before_it(op: str) -> None:
+    bits = np.full(256, 0x3F800000, np.uint32)
+    bits[0], bits[254] = 0xFF800000, 0xFFAB0000  # -inf, and a NaN that signals
+    out, axis = ("f32", "") if op == "tt.reduce" else ("tensor<256xf32>", ", reverse = false")
+    body = f"""%x = arith.constant dense<"0x{bits.tobytes().hex()}"> : tensor<256xf32>
+        %r = "{op}"(%x) <{{axis = 0 : i32{axis}}}> ({{
+        ^bb0(%p: f32, %q: f32):
+        %s = arith.minnumf %p, %q : f32
+        {op}.return %s : f32
+        }}) : (tensor<256xf32>) -> {out}"""
+    if op == "tt.scan":
+        body = (
+            body.replace("%r =", "%y =")
+            + """
+        %r = "tt.reduce"(%y) <{axis = 0 : i32}> ({
+        ^bb0(%u: f32, %v: f32):
+        %w = arith.maxnumf %u, %v : f32
+        tt.reduce.return %w : f32
+        }) : (tensor<256xf32>) -> f32"""
+        )
+    assert evaluate(body, "f32") == -math.inf
+
+
 def test_hex_constants_are_bit_patterns() -> None:
     assert evaluate("%r = arith.constant 0xFF800000 : f32", "f32") == -math.inf
     assert evaluate("%x = arith.constant 0x7FC0 : bf16\n%r = arith.extf %x : bf16 to f32", "f32") != 0
