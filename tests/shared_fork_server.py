@@ -160,7 +160,7 @@ def served(prefix: str, kind: socket.SocketKind, start: Callable[[int, Path], "s
 def serve(listening: int, parent: int) -> NoReturn:
     """With the first call, load what all workers need; fork a fork server per call."""
     from kerneltune.tools.sandbox import fork_server
-    from kerneltune.tools.sandbox.linux import die_with_parent
+    from kerneltune.tools.sandbox.linux import die_with_parent, gather_pages
 
     die_with_parent(parent)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -172,6 +172,7 @@ def serve(listening: int, parent: int) -> NoReturn:
             importlib.import_module(name)
         gc.freeze()  # what is shared with the fork servers stays so
         gc.enable()
+        gather_pages()
         while True:
             line, _ = server.accept()
             if os.fork() == 0:

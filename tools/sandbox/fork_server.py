@@ -227,4 +227,5 @@ def main(fd: int) -> None:
     """Entry of the first fork server, started by `tools.sandbox.workers`."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warm()
+    linux.gather_pages()
     serve(Channel(socket.socket(fileno=fd), []))

@@ -435,3 +435,28 @@ def test_bytecode_that_was_compiled_ahead_is_what_an_import_finds(tmp_path: Path
     subprocess.run(isolated("import kerneltune.tools.sandbox.wire", tmp_path), check=True, timeout=60)
     assert {p: p.stat().st_mtime_ns for p in made} == made
     assert len([p for p in tmp_path.rglob("wire*.pyc")]) == 1
+
+
+GATHERED = """
+import re
+from pathlib import Path
+from kerneltune.tools.sandbox.linux import gather_pages
+
+def huge_mib():
+    return int(re.search(r"AnonHugePages: +(\\d+) kB", Path("/proc/self/smaps_rollup").read_text())[1]) >> 10
+
+filled = [bytes([n]) * 4096 for n in range(256)] * 64
+kept = [bytearray(page) for page in filled]
+before = huge_mib()
+gather_pages()
+assert kept == filled
+print(before, huge_mib())
+"""
+
+
+@pytest.mark.skipif(sandbox_linux.version() < (6, 1), reason="Linux gathers pages from 6.1 on")
+def test_what_is_gathered_in_huge_pages_is_as_it_was(tmp_path: Path) -> None:
+    done = subprocess.run(isolated(GATHERED), check=True, timeout=60, capture_output=True, text=True, cwd=tmp_path)
+    before, after = map(int, done.stdout.split())
+    assert before < 16
+    assert after >= 48  # of the 64 MiB that were filled
