@@ -38,17 +38,21 @@ def get_inputs():
 
 
 class Weather:
-    """Strikes at about every second request, until it has struck often enough."""
+    """Strikes at about every second request, until it has struck often enough, or is ended."""
 
     def __init__(self, seed: int) -> None:
-        self.random, self.struck = random.Random(seed), Counter[str]()
+        self.random, self.struck, self.most = random.Random(seed), Counter[str](), FAULTS
 
     def __call__(self, _number: int) -> Fault | None:
-        if self.struck.total() >= FAULTS or self.random.random() < 0.5:
+        if self.struck.total() >= self.most or self.random.random() < 0.5:
             return None
         kind = self.random.choice(KINDS)
         self.struck[kind] += 1
         return Fault(kind, self.random.choice(STATUSES), retry_after="0")
+
+    def end(self) -> None:
+        """Strike no more."""
+        self.most = 0
 
 
 def story(seed: int) -> list[dict[str, Any]]:
