@@ -285,7 +285,7 @@ class Lane:
             "verify": 1,
         }
         kind = draw.choices(list(kinds), list(kinds.values()))[0]
-        command = getattr(self, kind)(home)
+        command: Command = getattr(self, kind)(home)
         patience = 6.0 if kind in ("export", "merge", "look") else 14.0
         many = draw.choice((0, 1, 1, 1, 2, 3))
         command.accidents = sorted((draw.uniform(0.1, patience), draw.choice(ACCIDENTS)) for _ in range(many))

@@ -2,9 +2,6 @@
 
 import errno
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -84,28 +81,6 @@ def written_while_another_was(target: Path) -> None:
     with made_whole(target, overwrite=False) as folder:
         written(target, "of the other")
         assert list(folder.iterdir()) == []
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from kerneltune.agent.export.files import made_whole
-with made_whole(Path(sys.argv[1]), overwrite=True) as folder:
-    (folder / "half").write_text("half")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_what_a_killed_export_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    written(target, "before")
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(target)], timeout=120)
-    assert killed.returncode == -signal.SIGKILL
-    assert len(list(tmp_path.iterdir())) == 2
-    assert (target / "data" / "train.jsonl").read_text() == "before"
-    written(target, "again", overwrite=True)
-    assert [p.name for p in tmp_path.iterdir()] == ["out"]
-    assert (target / "data" / "train.jsonl").read_text() == "again"
 
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
