@@ -92,6 +92,13 @@ OVER = ("attempts", "author_done", "refused", "time", "patience", "goal")
 EVENTS = ("judged_file", *(event.kind for event in get_args(StoredEvent)))  # what is printed and stored
 ENDS = (0, 1, 2, 3, 6, 130)  # exit codes that tell the truth after an accident; 4 is a fault of ours
 STARVED = ("disk", "file_size", "descriptors", "memory")
+REFUSALS = (
+    "is run by",
+    "holds no run yet",
+    "no attempt",
+    "came by a merge",
+    "no such file",
+)  # of what is not there yet
 SUBREAPER, YEAR_S = 36, 365 * 86400
 MOST_S, GRACE_S = 400.0, 20.0
 
@@ -474,7 +481,7 @@ class Lane:
         excused = "memory" in command.happened or ("Exception ignored in" in err and "KeyboardInterrupt" in err)
         if "Traceback" in err and not excused:
             chaos.violated(command, f"a traceback: {err[-3000:]}")
-        told = any(text in err for text in ("is run by", "holds no run yet", "no attempt", "came by a merge"))
+        told = any(text in out + err for text in REFUSALS)
         if command.status == 2 and not told and not hurt:
             chaos.violated(command, f"refused: {err[-500:]}")
         asked = "served" in command.name or "resume" in command.name  # a provider may refuse the account, which is 3
@@ -720,8 +727,9 @@ def check_nothing_is_left(chaos: Chaos, command: Command) -> None:
     found = [*chaos.disk.rglob(".*"), *chaos.disk.rglob("kerneltune-*")]
     if left := [path for path in found if not path.is_relative_to(chaos.disk / "home")]:
         chaos.violated(command, f"left behind: {left}")
-    if below := process_tree(os.getpid()):
-        chaos.violated(command, f"processes are left: {[command_of(pid) for pid in below]}")
+    below = {pid: start for pid, (start, _) in process_tree(os.getpid()).items()}
+    if running := living(below):
+        chaos.violated(command, f"processes are left: {[command_of(pid) for pid in running]}")
 
 
 def main() -> int:
