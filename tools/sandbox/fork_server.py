@@ -112,6 +112,7 @@ def _handle(channel: Channel, children: dict[int, int]) -> bool:
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
+        linux.die_with_parent()  # before it warms up, which takes seconds; confinement clears it, and sets it again
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _child(request, fds, channel)
