@@ -110,7 +110,7 @@ CODES = {
     0: "done: something was accepted, held, was written, or there was nothing against it",
     1: "done, and the answer is no: nothing accepted, a verdict did not hold, an attack got through, a problem",
     2: "not done: the command line, a file or a setting is not as it must be; the line on stderr says how",
-    3: "not done, or cut short: something is missing here (a GPU, package, sandbox, key, disk); see `optimize doctor`",
+    3: "not done, or cut short: something is missing (GPU, package, sandbox, key, disk, memory); see `optimize doctor`",
     4: "not done: a fault of kerneltune's own; the line on stderr is worth a report",
     5: "ended as the GPU, or the judge on it, stopped answering; what was finished is stored, `--resume` goes on",
     6: "ended as the model's provider no longer answered; what was finished is stored, `--resume` goes on",
@@ -129,8 +129,8 @@ def exit_code(command: Callable[[], Any], if_interrupted: str = "interrupted") -
         return _failed(130, if_interrupted)
     except CycloptsError as error:
         return _failed(2, error_line(error))
-    except (LlmError, Unfit) as error:
-        return _failed(3, str(error))
+    except (LlmError, Unfit, MemoryError) as error:
+        return _failed(3, str(error) or "no memory is left")
     except UsageError as error:
         return _failed(2, str(error))
     except GpuLost as error:

@@ -4,15 +4,18 @@
     python -m benchmarks.neighbours --rounds 1 --honest 4             a minute
 
 First the honest kernels are judged alone, then in each round beside hostile ones, which begin anew whenever they are
-ended: they take leases and locks on every file that they may read, AIO contexts, processors and memory. Prints how many
-honest verdicts differ from those without neighbours, and how long honest kernels took.
+ended: they take leases and locks on every file that they may read, AIO contexts, processors and memory. The control:
+what differs is judged alone again at once, and if it differs then as well, that is the machine's doing, which has other
+work, and not the neighbours'. Prints how many honest verdicts differ from those without neighbours, and how long honest
+kernels took; a line for each round goes to stderr.
 """
 
 import argparse
 import json
 import statistics
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -70,21 +73,30 @@ class Judged:
 
 
 @dataclass(frozen=True)
+class JudgedRound:
+    """What became of all honest kernels beside hostile ones, of which `ended` were ended. `control`: of the kernels
+    that differ from `alone`, by number, what became of them without neighbours right after it."""
+
+    beside: tuple[Judged, ...]
+    control: dict[int, Judged]
+    ended: int
+
+
+@dataclass(frozen=True)
 class Compared:
-    """Honest kernels, alone and beside hostile ones, in the order of the kernels."""
+    """Honest kernels, alone and in each round, in the order of the kernels."""
 
     alone: tuple[Judged, ...]
-    beside: tuple[tuple[Judged, ...], ...]
-    ended: int  # hostile candidates
+    rounds: tuple[JudgedRound, ...]
 
-    @property
-    def differing(self) -> list[str]:
-        """Those that differ, as text."""
+    def differing(self, *, alone_too: bool = False) -> list[str]:
+        """Those that differ beside neighbours and not without them, as text; or (`alone_too`) that differ with and
+        without."""
         return [
-            f"{was.verdict} -> {now.verdict}"
-            for judged in self.beside
-            for was, now in zip(self.alone, judged, strict=True)
-            if was.verdict != now.verdict
+            f"{self.alone[number].verdict} -> {one.beside[number].verdict}"
+            for one in self.rounds
+            for number, again in one.control.items()
+            if (again.verdict != self.alone[number].verdict) == alone_too
         ]
 
 
@@ -138,21 +150,26 @@ def neighbours(opened: Session, sources: Sequence[str]) -> Iterator[list[str]]:
                 thread.join(0.2)
 
 
-def compare(rounds: int, honest: int, hostile: int, width: int) -> Compared:
-    """Judge honest kernels alone, then beside `hostile` others; those take turns."""
+def compare(
+    rounds: int, honest: int, hostile: int, width: int, told: Callable[[JudgedRound], None] = lambda _: None
+) -> Compared:
+    """Judge honest kernels alone, then beside `hostile` others; those take turns. `told` is called with each round."""
     root = corpus_root()
     if root is None:
         raise UsageError("the corpus (kerneltune/corpus) is not installed")
     task = root / "tasks" / "softmax.py"
     texts = cycle(f"{HOSTILE}{attack}()\nspin()\n" for attack in ATTACKS)
-    sources, beside, ended = honest_sources(root, task, honest), [], 0
+    sources, found = honest_sources(root, task, honest), []
     with workshop(Settings(), lambda _: None) as shop, session(shop, find_task(str(task)), Patience()) as opened:
         alone = judged(opened, sources, width)
         for _ in range(rounds):
             with neighbours(opened, list(islice(texts, hostile))) as over:
-                beside.append(judged(opened, sources, width))
-            ended += len(over)
-    return Compared(alone, tuple(beside), ended)
+                beside = judged(opened, sources, width)
+            differ = [number for number, now in enumerate(beside) if now.verdict != alone[number].verdict]
+            again = judged(opened, [sources[number] for number in differ], width)
+            found.append(JudgedRound(beside, dict(zip(differ, again, strict=True)), len(over)))
+            told(found[-1])
+    return Compared(alone, tuple(found))
 
 
 def main() -> int:
@@ -163,21 +180,30 @@ def main() -> int:
     parser.add_argument("--hostile", type=int, default=2)
     parser.add_argument("--width", type=int, default=2)
     asked = parser.parse_args()
-    found = compare(asked.rounds, asked.honest, asked.hostile, asked.width)
-    times = [one.seconds for judged in found.beside for one in judged]
+    found = compare(asked.rounds, asked.honest, asked.hostile, asked.width, shown)
+    times = [one.seconds for each in found.rounds for one in each.beside]
+    differing = found.differing()
     told = {
         "honest_verdicts": len(times),
-        "differing": found.differing,
-        "hostile_ended": found.ended,
+        "differing": differing,
+        "differing_without_neighbours_too": found.differing(alone_too=True),
+        "hostile_ended": sum(each.ended for each in found.rounds),
         "median_s_alone": round(statistics.median(one.seconds for one in found.alone), 2),
         "median_s": round(statistics.median(times), 2),
         "longest_s": round(max(times), 2),
         "programs_alone": sum(one.ran for one in found.alone),
-        "programs_a_round": [sum(one.ran for one in judged) for judged in found.beside],
+        "programs_a_round": [sum(one.ran for one in each.beside) for each in found.rounds],
         "verdicts": sorted({one.verdict for one in found.alone}),
     }
     print(json.dumps(told, indent=2))
-    return int(bool(found.differing))
+    return int(bool(differing))
+
+
+def shown(each: JudgedRound) -> None:
+    """A line of progress."""
+    changed = [f"{each.beside[number].verdict} (alone again: {one.verdict})" for number, one in each.control.items()]
+    spent = round(sum(one.seconds for one in each.beside))
+    print(json.dumps({"judged": len(each.beside), "seconds": spent, "changed": changed}), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,20 @@
 
 import ast
 import importlib
+import json
 from collections import Counter
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from benchmarks.chaos import key_of, stored_events
 from benchmarks.judge_profile import PARTS
 from benchmarks.kernelbench_eval import sample
 from benchmarks.throughput import RIGHT, Limits, Tally, _changed, candidates, measure
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.view.output import JsonView
+from tests.agent.random_runs import RunMaker
 
 ONE_OF_EACH = (
     ("softmax", "row, 8 warps"),
@@ -83,3 +89,17 @@ def test_the_sample_for_kernelbench_begins_with_zeros_and_repeats_nothing() -> N
     assert (chosen[0].name, Path(chosen[0].task).name) == ("all zeros", "23_Softmax.py")
     assert len({id(c) for c in chosen}) == 12
     assert "timeout" not in {c.kind for c in chosen}
+
+
+def test_each_line_that_a_run_prints_is_found_in_the_record_once_and_one_that_differs_never(tmp_path: Path) -> None:
+    events = list(RunMaker(0, seed=3, attempts=4).events())
+    printed = StringIO()
+    view = JsonView(printed)
+    with Store.open(tmp_path) as store:
+        for event in events:
+            store.write(event)
+            view(event)
+    stored = stored_events(tmp_path, events[0].run_id)
+    lines = [json.loads(line) for line in printed.getvalue().splitlines()]
+    assert [stored[key_of(line)] for line in lines] == [1] * len(events)
+    assert not any(stored[key_of(line | {"at": line["at"] + 1})] for line in lines)

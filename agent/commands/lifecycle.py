@@ -672,17 +672,20 @@ def resume_run(
     """Go on with a stored run: same task, seed and limits. Flags change the limits, and what the run has reached gives
     way; but the limit of cost counts all processes and stays until `--max-cost` changes it. `task`: its file's new
     place; `trust_task`: the source that the record holds may run."""
-    with Store.open(settings.runs_dir) as store, ScratchFolder() as scratch, traced(show, environment) as show:
-        event, events = _stored(store, run_id)
-        attempts = store.attempts(event.run_id)
+    with (
+        Store.open(settings.runs_dir) as store,
+        ScratchFolder() as scratch,
+        traced(show, environment) as show,
+        contextlib.ExitStack() as held,
+    ):
+        event = _stored(store, run_id)
+        held.enter_context(alive(settings.runs_dir / event.run_id))  # what is read from now on nobody else adds to
+        events, attempts = store.load_events(event.run_id), store.attempts(event.run_id)
         came = store.merged_from(event.run_id)
         task_file, _ = stored_task(event, task, scratch, merged_from=came, trusted=trust_task, of_record=False)
         settings = limits_as_then(_as_then(settings, event), event, attempts)
         named_start = None if attempts else checked(settings.from_, store, task_file)
-        with (
-            alive(settings.runs_dir / event.run_id),
-            contextlib.closing(named(event.author, event.author_why, settings, environment)) as choice,
-        ):
+        with contextlib.closing(named(event.author, event.author_why, settings, environment)) as choice:
             require_price(choice, settings)
             with workshop(settings, show, warming) as shop, session(shop, task_file) as opened:
                 settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.is_search)
@@ -730,17 +733,16 @@ def limits_as_then(settings: Settings, event: RunStarted, attempts: list[Attempt
             return kept
 
 
-def _stored(store: Store, run_id: str) -> tuple[RunStarted, list[Event]]:
-    """How a run began, and all its events."""
-    events = store.load_events(store.find_run(run_id))
-    event = next(e for e in events if isinstance(e, RunStarted))
+def _stored(store: Store, run_id: str) -> RunStarted:
+    """How a run began that can be resumed. Raises UsageError for others."""
+    event = store.load_run(store.find_run(run_id))
     if not is_plain(event.run_id):  # it came with another machine's record
         raise UsageError(f"run {event.run_id!r} has no folder of its own here; start a new run with --task")
     if event.author.partition(":")[0] not in (*PROVIDERS, OFFLINE, REPLAY):
         raise UsageError(
             f"run {run_id} judged {event.author}; there is nothing to go on with. Give --task to start a run"
         )
-    return event, events
+    return event
 
 
 def _left(events: Sequence[Event]) -> list[Attempt]:

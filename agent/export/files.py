@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import json
 import math
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kerneltune.agent.export.base import Feature, Format, Row
+from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.codec import Json, parsed, read_file
 from kerneltune.tools.schema.errors import StoreError, UsageError
 
@@ -231,13 +231,13 @@ def made_whole(target: Path, *, overwrite: bool) -> Iterator[Path]:
     try:
         _check_free(target, overwrite=overwrite)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as aside:
-            made = Path(aside, "new")
+        with ScratchFolder(target.parent) as aside:  # on the same file system; one that was killed left its own
+            made = aside / "new"
             made.mkdir()
             yield made
             _check_free(target, overwrite=overwrite)  # much may have happened in an hour
             if target.exists():
-                target.rename(Path(aside, "old"))
+                target.rename(aside / "old")
             made.rename(target)
     except OSError as error:
         raise StoreError(f"{target}: {error.strerror or error}; nothing was left there") from error

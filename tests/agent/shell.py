@@ -1,5 +1,6 @@
 """The command as a person types it: a process of its own in a folder of its own."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -39,3 +40,19 @@ def env() -> dict[str, str]:
     """This environment without keys and settings."""
     kept = {k: v for k, v in os.environ.items() if not k.endswith("_API_KEY") and not k.startswith("KERNELTUNE_")}
     return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+def process_tree(root: int) -> dict[int, tuple[int, str]]:
+    """Each process below `root` with the time at which it began, in ticks, and its state."""
+    found: dict[int, tuple[int, str]] = {}
+    left = [root]
+    while left:
+        with contextlib.suppress(OSError):
+            for thread in os.scandir(f"/proc/{left.pop()}/task"):
+                with contextlib.suppress(OSError):
+                    left += [int(pid) for pid in Path(thread.path, "children").read_text().split()]
+        for pid in left:
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                found[pid] = (int(words[19]), words[0])
+    return found

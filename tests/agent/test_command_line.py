@@ -168,6 +168,7 @@ def test_the_exit_codes_are_those_of_the_documentation() -> None:
         (Unfit("x"), 3),
         (KeyRejected("x"), 3),
         (OSError(28, "No space left on device"), 3),
+        (MemoryError(), 3),
         (WorkerError("x"), 4),
         (GpuLost("x"), 5),
         (KeyboardInterrupt(), 130),

@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -42,6 +43,29 @@ def interrupted(folder: Path, number: int, *flags: str) -> str:
 def kinds(folder: Path, run_id: str) -> list[str]:
     with Store.open(folder / "runs") as store:
         return [event.kind for event in store.load_events(run_id)]
+
+
+MEANWHILE = """
+import os, sys
+from dataclasses import replace
+from pathlib import Path
+from kerneltune.agent.cli import main
+from kerneltune.agent.events import Proposed
+from kerneltune.agent.record.store import Store
+
+def one_more(event, arguments):
+    if event == "fcntl.lockf" and not added:
+        added.append(event)
+        with Store.open(Path("runs")) as store:
+            last = [e for e in store.load_events(sys.argv[2]) if isinstance(e, Proposed)][-1]
+            number = last.number + 1
+            source = last.source + "# of the other process"
+            store.write(replace(last, attempt_id=f"{last.run_id}/{number}", number=number, source=source))
+
+added = []
+sys.addaudithook(one_more)  # an audit hook is told of the lock just before it is taken
+main()
+"""
 
 
 Stopped = Callable[[str], tuple[Path, str]]
@@ -84,3 +108,15 @@ def test_an_interrupted_attempt_is_tried_again(stopped: Stopped, tmp_path: Path)
     with Store.open(tmp_path / "runs") as store:
         judged = {a.attempt_id: a.source for a in store.attempts(run_id)}
     assert left.items() <= judged.items()
+
+
+def test_what_another_process_stored_until_the_run_was_ours_is_known(stopped: Stopped, tmp_path: Path) -> None:
+    folder, run_id = stopped("offline")
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    words = [sys.executable, "-c", MEANWHILE, "--resume", run_id, "--max-attempts", "5", *FLAGS[2:]]
+    again = subprocess.run(words, cwd=tmp_path, env=env(), capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stderr
+    with Store.open(tmp_path / "runs") as store:
+        attempts = store.attempts(run_id)
+    assert sorted(a.number for a in attempts) == [1, 2, 3, 4, 5]
+    assert sum(a.source.endswith("# of the other process") for a in attempts) == 1

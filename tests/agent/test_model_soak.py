@@ -38,17 +38,21 @@ def get_inputs():
 
 
 class Weather:
-    """Strikes at about every second request, until it has struck often enough."""
+    """Strikes at about every second request, until it has struck often enough, or is ended."""
 
     def __init__(self, seed: int) -> None:
-        self.random, self.struck = random.Random(seed), Counter[str]()
+        self.random, self.struck, self.most = random.Random(seed), Counter[str](), FAULTS
 
     def __call__(self, _number: int) -> Fault | None:
-        if self.struck.total() >= FAULTS or self.random.random() < 0.5:
+        if self.struck.total() >= self.most or self.random.random() < 0.5:
             return None
         kind = self.random.choice(KINDS)
         self.struck[kind] += 1
         return Fault(kind, self.random.choice(STATUSES), retry_after="0")
+
+    def end(self) -> None:
+        """Strike no more."""
+        self.most = 0
 
 
 def story(seed: int) -> list[dict[str, Any]]:
@@ -103,7 +107,7 @@ def test_after_200_faults_and_many_kills_every_finished_attempt_is_stored_once(t
                 if run != "small.py":
                     arguments = ["--resume", run, *more]
             assert server.refused == []
-    found = _check(tmp_path)
+    found = check_record(tmp_path / "runs")
     told = {"processes": processes, "kills": kills, "faults": dict(weather.struck), **found}
     print(json.dumps(told | {"seconds": round(time.monotonic() - started)}))  # pytest -s shows it
     assert kills > 10
@@ -122,10 +126,10 @@ def _is_over(folder: Path, run: str) -> bool:
     return bool(ended) and ended[-1] in ("attempts", "author_done", "refused")
 
 
-def _check(folder: Path) -> dict[str, int]:
+def check_record(runs: Path) -> dict[str, int]:
     """Every attempt is proposed and judged at most once, in numbers without gaps, and every reply is there once."""
     attempts = replies = 0
-    with Store.open(folder / "runs") as store:
+    with Store.open(runs) as store:
         for run in store.run_ids():
             events = store.load_events(run)
             proposed = [e.number for e in events if isinstance(e, Proposed)]

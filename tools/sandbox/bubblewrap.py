@@ -122,7 +122,8 @@ class NamespaceHolder:
         hold, self._hold = os.pipe()
         self._told, told = os.pipe()
         code = _KEEPER.format(ready=ready, hold=hold)
-        keeper = ["--info-fd", str(told), "--", sys.executable, "-I", "-S", "-B", "-c", code]
+        tied = ["--die-with-parent"] if linux.lasting_parent() else []  # at once, even if it is stopped
+        keeper = [*tied, "--info-fd", str(told), "--", sys.executable, "-I", "-S", "-B", "-c", code]
         try:
             self._process = subprocess.Popen(
                 [str(self._program), *arguments(self._profile, self.writable, lock_userns=self._locks), *keeper],

@@ -112,6 +112,7 @@ def _handle(channel: Channel, children: dict[int, int]) -> bool:
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
+        linux.die_with_parent()  # before it warms up, which takes seconds; confinement clears it, and sets it again
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _child(request, fds, channel)
@@ -223,8 +224,11 @@ def warm() -> None:
     gc.enable()
 
 
-def main(fd: int) -> None:
-    """Entry of the first fork server, started by `tools.sandbox.workers`."""
+def main(fd: int, parent: int | None = None) -> None:
+    """Entry of the first fork server, started by `tools.sandbox.workers`. `parent`: with whom it ends at once, even
+    while it imports or is stopped; without, it ends when it reads that nobody is there."""
+    if parent is not None:
+        linux.die_with_parent(parent)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warm()
     linux.gather_pages()

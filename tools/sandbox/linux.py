@@ -18,6 +18,7 @@ import re
 import resource
 import signal
 import struct
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,6 +224,11 @@ def die_with_parent(parent: int | None = None) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lasting_parent() -> int | None:
+    """This process, as the `parent` of what is started now; None in a thread that may end before it."""
+    return os.getpid() if threading.current_thread() is threading.main_thread() else None
 
 
 def hide() -> None:

@@ -4,13 +4,12 @@ import contextlib
 import fcntl
 import os
 import shutil
-import stat
 import tempfile
 from pathlib import Path
 from types import TracebackType
 
-_PREFIX = "kerneltune-"
-_OWNER = "owner"  # a file in each, locked by its process, from which the system takes the lock when it dies
+_PREFIX = "kerneltune-scratch-"
+_AS_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ScratchFolder:
@@ -19,12 +18,7 @@ class ScratchFolder:
 
     def __init__(self, inside: Path | None = None) -> None:
         sweep(place := inside or Path(tempfile.gettempdir()))
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-        made = self.path / f".{_OWNER}"
-        self._lock = os.open(made, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        with contextlib.suppress(OSError):  # a file system without locks: then nobody sweeps
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            made.rename(self.path / _OWNER)  # locked at every moment at which it has the name that is looked for
+        self.path, self._lock = _made(place)
 
     def close(self) -> None:
         """Remove it with all that is in it."""
@@ -41,6 +35,29 @@ class ScratchFolder:
         self.close()
 
 
+def _made(place: Path) -> tuple[Path, int]:
+    """A new folder and its descriptor, which holds its lock: the system takes that from the dead, at whatever step they
+    were killed, and nothing has to lie in the folder for it. Raises OSError."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+        with contextlib.suppress(FileNotFoundError):  # swept in the moment in which nobody held it
+            lock = os.open(path, _AS_FOLDER)
+            if _locked(lock) and path.exists():
+                return path, lock
+            os.close(lock)
+
+
+def _locked(folder: int) -> bool:
+    """Hold a folder from now on; false if somebody else does. On a file system without locks nobody can, nor sweeps."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def sweep(place: Path) -> None:
     """Remove the folders that nobody holds any more."""
     with contextlib.suppress(OSError), os.scandir(place) as entries:
@@ -50,13 +67,11 @@ def sweep(place: Path) -> None:
 
 
 def _remove_left(folder: Path) -> None:
-    """Remove a folder if its process is gone. Raises OSError for one without an owner, and one that is held."""
-    about = folder.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
-        return
-    lock = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    """Remove a folder of this user's if its process is gone. Raises OSError for one that is held, and for no folder."""
+    lock = os.open(folder, _AS_FOLDER)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+        if os.fstat(lock).st_uid == os.geteuid():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(lock)

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from kerneltune.tools.sandbox import bubblewrap, wire
 from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
-from kerneltune.tools.sandbox.linux import Access
+from kerneltune.tools.sandbox.linux import Access, lasting_parent
 from kerneltune.tools.sandbox.rules import Profile, Rule, beside
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.sandbox.wire import Enforced, ResourceLimits, SpawnRequest
@@ -355,7 +355,7 @@ class Workers:
 def start_fresh(theirs: socket.socket, root: Path, bytecode: Path | None = None) -> "subprocess.Popen[bytes]":
     """Start the first fork server isolated (-I: no PYTHON* variables, no current directory) in a clean environment.
     What it imports is kept as `bytecode` in that folder, if there is one, which no confined worker can write to."""
-    code = f"from kerneltune.tools.sandbox.fork_server import main; main({theirs.fileno()})"
+    code = f"from kerneltune.tools.sandbox.fork_server import main; main({theirs.fileno()}, {lasting_parent()})"
     return subprocess.Popen(
         isolated(code, bytecode),
         pass_fds=[theirs.fileno()],

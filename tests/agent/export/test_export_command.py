@@ -393,18 +393,22 @@ def test_a_damaged_or_newer_database_is_one_line(runs_dir: Path, tmp_path: Path)
         assert not (tmp_path / "out").exists()
 
 
-def test_a_killed_export_leaves_nothing_that_counts(long_runs_dir: Path, tmp_path: Path) -> None:
+def test_a_killed_export_leaves_nothing_that_counts_and_nothing_once_another_was_made(
+    long_runs_dir: Path, tmp_path: Path
+) -> None:
     arguments = ["export", "--runs-dir", str(long_runs_dir), *formats("raw", "sft-chat"), "-o", str(tmp_path / "out")]
     process = subprocess.Popen(command(*arguments), env=env(), stderr=subprocess.DEVNULL)
     for _ in range(600):
-        if list(tmp_path.glob(".out.*/new/data/*/*")):
+        if list(tmp_path.glob("kerneltune-scratch-*/new/data/*/*")):
             break
         time.sleep(0.05)
     process.kill()
     process.wait()
     assert not (tmp_path / "out").exists()
+    assert len(list(tmp_path.iterdir())) == 1
     export(long_runs_dir, tmp_path / "out", *formats("kto"))
     assert sorted(path.name for path in (tmp_path / "out" / "data").iterdir()) == ["kto"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_no_label_of_an_export_without_a_gpu_rests_on_a_rank(tmp_path: Path) -> None:

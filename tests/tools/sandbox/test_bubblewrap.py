@@ -24,6 +24,7 @@ from kerneltune.tools.schema.errors import Unconfined
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.update import Updater
 from tests import shared_fork_server
+from tests.agent.shell import process_tree
 from tests.tools.conftest import COPY_KERNEL, HEADER, tensor
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -197,7 +198,8 @@ def test_the_end_of_the_keeper_is_the_end_of_everybody_inside() -> None:
 
 
 @needs_bwrap
-def test_a_killed_supervisor_leaves_no_process_behind() -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_killed_supervisor_leaves_no_process_behind(stopped: bool) -> None:
     script = """
         import sys, time
         from pathlib import Path
@@ -216,9 +218,12 @@ def test_a_killed_supervisor_leaves_no_process_behind() -> None:
         assert child.stdout is not None
         pids = [int(pid) for pid in child.stdout.readline().split()]
         assert len(pids) == 4
+        below = process_tree(child.pid)
+        for pid in below if stopped else ():
+            os.kill(pid, signal.SIGSTOP)  # who is stopped reads of nobody's end
         child.kill()
     deadline = time.monotonic() + 10
-    while (left := [pid for pid in pids if _alive(pid)]) and time.monotonic() < deadline:
+    while (left := [pid for pid in (*pids, *below) if _alive(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []
 

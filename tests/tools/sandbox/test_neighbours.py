@@ -11,5 +11,5 @@ pytestmark = pytest.mark.skipif(not HERE.confined, reason=f"this machine enforce
 
 def test_who_takes_leases_locks_aio_processors_and_memory_changes_no_verdict_on_others() -> None:
     found = compare(rounds=1, honest=2, hostile=len(ATTACKS), width=2)
-    assert found.differing == []
+    assert found.differing() == []
     assert [one.verdict.split()[0] for one in found.alone] == ["checked", "checked"]

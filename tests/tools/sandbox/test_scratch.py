@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,9 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else_is(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "owner").touch()
-    (tmp_path / "kerneltune-link").symlink_to(elsewhere)
-    (tmp_path / "kerneltune-of-an-older-version").mkdir()
+    (elsewhere / "file").touch()
+    (tmp_path / "kerneltune-scratch-link").symlink_to(elsewhere)
+    (tmp_path / "kerneltune-of-another-kind").mkdir()
     with holder:
         assert holder.stdout is not None
         left = Path(holder.stdout.readline().strip())
@@ -51,6 +52,28 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else_is(
         assert left.exists()
         with ScratchFolder() as mine:
             assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
-                ["elsewhere", "kerneltune-link", "kerneltune-of-an-older-version", mine.name]
+                ["elsewhere", "kerneltune-scratch-link", "kerneltune-of-another-kind", mine.name]
             )
-        assert (elsewhere / "owner").exists()
+        assert (elsewhere / "file").exists()
+
+
+def test_what_a_process_left_that_was_killed_at_any_step_is_removed(tmp_path: Path) -> None:
+    """After its folder was made and before anything was in it, or while it was being removed: no file in it says whose
+    it is."""
+    with ScratchFolder(tmp_path) as mine:
+        kind = mine.name[:-8]
+    (tmp_path / f"{kind}just_made").mkdir()
+    (tmp_path / f"{kind}nearly_gone" / "deep").mkdir(parents=True)
+    with ScratchFolder(tmp_path) as mine:
+        assert list(tmp_path.iterdir()) == [mine]
+
+
+def test_nobody_s_folder_is_taken_by_others_that_begin_at_the_same_moment(tmp_path: Path) -> None:
+    def begin(number: int) -> bool:
+        with ScratchFolder(tmp_path) as mine:
+            (mine / "file").write_text(str(number))
+            return (mine / "file").read_text() == str(number)
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(begin, range(1000)))
+    assert list(tmp_path.iterdir()) == []

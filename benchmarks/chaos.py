@@ -1,0 +1,809 @@
+"""Is anything lost, doubled or left behind when commands are killed, stopped and starved side by side? Needs no GPU.
+
+    python -m benchmarks.chaos --minutes 60 --seed 1        an hour, two commands at a time
+    python -m benchmarks.chaos --minutes 2 --seed 7 --keep /tmp/chaos
+
+Each lane runs one command after the other as a person does: runs of every author, what was killed resumed, files
+benched, exports, merges of two records, and looks at them. While one runs, accidents happen to it, drawn from the seed:
+SIGKILL to it or to one of its processes, SIGSTOP for some seconds, Ctrl-C, SIGTERM, SIGHUP, a full disk, a wall clock
+that jumps by up to twenty years either way, another boot's monotonic clock, hardly any descriptors, file size or
+address space left. The disk is a tmpfs in a mount namespace of its own, the monotonic clock a time namespace; the wall
+clock is shifted by a library that the command's process loads, where there is a C compiler. Not covered: a power cut, a
+monotonic clock that jumps while a process runs, limits of cgroups.
+
+After each command and at the end it is looked at from outside: each event that a command printed is stored exactly
+once, as it was printed; SQLite finds the databases whole; attempts are numbered without gaps and judged once; exports
+load and hold no row twice; no process is left, nor, once a command has begun after it, a temporary folder. What began
+is resumed in the end until it is over. Each violation is printed with its command; any makes exit code 1.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import json
+import mmap
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+from kerneltune.agent.events import RunStarted, StoredEvent
+from kerneltune.agent.export.base import FORMATS
+from kerneltune.agent.record.query import Filter
+from kerneltune.agent.record.store import Store
+from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.errors import KerneltuneError
+from tests.agent.models.server import Format, LlmServer
+from tests.agent.shell import ROOT, SOFTMAX, process_tree
+from tests.agent.test_model_runs import NAMES, keys
+from tests.agent.test_model_soak import TASK, Weather, check_record, story
+
+STORY = ROOT / "tests" / "agent" / "stories" / "softmax.jsonl"
+CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static volatile long *offset;
+__attribute__((constructor)) static void opened(void) {
+    const char *path = getenv("CHAOS_CLOCK");
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    void *at = fd < 0 ? MAP_FAILED : mmap(0, 8, PROT_READ, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    if (at != MAP_FAILED) offset = at;
+}
+int clock_gettime(clockid_t which, struct timespec *now) {
+    int failed = syscall(SYS_clock_gettime, which, now);
+    if (!failed && offset && which == CLOCK_REALTIME) now->tv_sec += *offset;
+    return failed;
+}
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    int failed = syscall(SYS_gettimeofday, now, zone);
+    if (!failed && offset) now->tv_sec += *offset;
+    return failed;
+}
+time_t time(time_t *out) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (out) *out = now.tv_sec;
+    return now.tv_sec;
+}
+"""
+OVER = ("attempts", "author_done", "refused", "time", "patience", "goal")
+EVENTS = ("judged_file", *(event.kind for event in get_args(StoredEvent)))  # what is printed and stored
+ENDS = (0, 1, 2, 3, 6, 130)  # exit codes that tell the truth after an accident; 4 is a fault of ours
+STARVED = ("disk", "file_size", "descriptors", "memory")
+REFUSALS = (
+    "is run by",
+    "holds no run yet",
+    "no attempt",
+    "came by a merge",
+    "no such file",
+)  # of what is not there yet
+SUBREAPER, YEAR_S = 36, 365 * 86400
+MOST_S, GRACE_S = 400.0, 20.0
+
+
+class Clock:
+    """The wall clock of a command: seconds that are added to the system's."""
+
+    def __init__(self, library: Path, path: Path) -> None:
+        path.write_bytes(bytes(8))
+        self.env = {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(path)}
+        with open(path, "r+b") as file:
+            self._shared = mmap.mmap(file.fileno(), 8)
+
+    def jump(self, seconds: int) -> None:
+        """Be so many seconds off from now on."""
+        self._shared[:] = struct.pack("q", seconds)
+
+
+@dataclass
+class Command:
+    """A command that is run. `home`: the record it works on; `accidents`: what is to happen to it, and after how many
+    seconds; `happened`: what did."""
+
+    name: str
+    words: list[str]
+    home: Path
+    env: dict[str, str]
+    accidents: list[tuple[float, str]]
+    happened: list[str] = field(default_factory=list)
+    killed: bool = False
+    output: Path | None = None
+    status: int = 0
+
+    @property
+    def starved(self) -> bool:
+        """Whether it was short of something, so that it may have failed to store what it showed."""
+        return any(name in STARVED for name in self.happened)
+
+
+class Chaos:
+    """What the lanes share: a small disk with two records, model servers, and what was found."""
+
+    def __init__(self, folder: Path, seed: int, minutes: float, disk: Path) -> None:
+        self.folder, self.seed, self.disk = folder, seed, disk
+        self.ends = time.monotonic() + 60 * minutes
+        self.records = [disk / "runs", disk / "other"]
+        self.is_full = False
+        self.full = threading.Lock()  # held while the disk is full: what looks at a record waits
+        self.found = threading.Lock()
+        self.violations: list[str] = []
+        self.commands, self.accidents, self.exits = Counter[str](), Counter[str](), Counter[str]()
+        self.printed: dict[tuple[Path, str], set[str]] = {}  # of each run, events that were printed and are stored
+        self.stopped = 0  # looks at a stopped process that outlived its command
+        self.unstored = 0  # events that were printed by a command that then said that it could not store them
+        (disk / "small.py").write_text(TASK)
+        lines = [line for part in range(8) for line in story(part)]
+        self.weather = [Weather(seed + number) for number in range(len(NAMES))]
+        self.servers = {
+            format: LlmServer(lines, format, faults=weather)
+            for format, weather in zip(NAMES, self.weather, strict=True)
+        }
+        self.library = folder / "clock.so"
+        made = subprocess.run(
+            ["cc", "-shared", "-fPIC", "-o", str(self.library), "-x", "c", "-"], input=CLOCK, text=True, check=False
+        )
+        self.has_clock = made.returncode == 0
+
+    def violated(self, command: Command, what: str) -> None:
+        """Tell of a violation."""
+        told = {"violation": what, "seed": self.seed, "command": command.name, "words": command.words}
+        with self.found:
+            self.violations.append(what)
+            print(json.dumps(told | {"happened": command.happened, "exit": command.status}), flush=True)
+
+    def check_events(self, command: Command, out: str) -> None:
+        """Each event that was printed is stored exactly once, as it was printed."""
+        shown: dict[str, list[dict[str, Any]]] = {}
+        for line in out.splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # the last line of one that was killed
+                told = json.loads(line)
+                if not isinstance(told, dict):
+                    continue
+                run_id = str(told.get("run_id") or str(told.get("attempt_id")).rpartition("/")[0])
+                if told.get("type") in EVENTS and run_id:
+                    shown.setdefault(run_id, []).append(told)
+        for run_id, lines in shown.items():
+            stored = stored_events(command.home, run_id)
+            kept = self.printed.setdefault((command.home, run_id), set())
+            for told in lines:
+                if (times := stored[(key := key_of(told))]) == 1:
+                    kept.add(key)
+                elif times == 0 and command.starved and command.status not in (0, 1):
+                    self.unstored += 1
+                else:
+                    self.violated(
+                        command, f"{told['type']} of {told.get('attempt_id') or run_id} is stored {times} times"
+                    )
+
+    def check_record(self, command: Command, home: Path, *, whole: bool = True) -> None:
+        """SQLite finds it whole; and, if `whole`, so does what reads it."""
+        if not (home / "runs.db").exists():
+            return
+        with contextlib.closing(sqlite3.connect(home / "runs.db", timeout=60)) as connection:
+            for test in ("integrity_check", "foreign_key_check"):
+                if (found := connection.execute(f"PRAGMA {test}").fetchall()) not in ([], [("ok",)]):
+                    self.violated(command, f"{test} of {home.name}: {found[:3]}")
+        try:
+            if whole:
+                check_record(home)
+        except (AssertionError, KerneltuneError) as error:
+            self.violated(command, f"the record {home.name} is not as it must be: {type(error).__name__} {error}")
+
+    def check_export(self, command: Command, folder: Path) -> None:
+        """An export that is there is whole, whatever became of its command, and has no row twice."""
+        if not folder.exists():
+            return
+        if not (folder / "export.json").exists():
+            self.violated(command, f"{folder.name} is there and is no whole export")
+        for path in folder.glob("data/*/*"):
+            rows = rows_of(path)
+            bare = (folder / "provenance" / path.parent.name).exists()
+            if not rows or (not bare and len(set(rows)) < len(rows)):
+                self.violated(command, f"{path.relative_to(folder)} has {len(rows)} rows, {len(set(rows))} different")
+
+    def unfinished(self, home: Path) -> list[RunStarted]:
+        """The runs of a record that are not over and can be resumed there."""
+        if not (home / "runs.db").exists():
+            return []
+        with Store.open(home, to_look=True) as store:
+            found = [run for run in store.runs(Filter(limit=1 << 20)) if run.author != "files" and run.why not in OVER]
+            return [store.load_run(run.run_id) for run in found if store.merged_from(run.run_id) is None]
+
+
+def key_of(told: dict[str, Any]) -> str:
+    """What an event says, without what its line says besides. Of a file that was benched: its verdict."""
+    if told["type"] == "judged_file":
+        return json.dumps([told["attempt_id"], told["verdict"]], sort_keys=True)
+    return json.dumps({k: v for k, v in told.items() if k not in ("type", "schema_version")}, sort_keys=True)
+
+
+def stored_events(home: Path, run_id: str) -> Counter[str]:
+    """How many times each event of a run is stored, as `key_of` says them."""
+    found = Counter[str]()
+    with Store.open(home, to_look=True) as store:
+        for event in store.load_events(run_id) if run_id in store.run_ids() else []:
+            told: dict[str, Any] = json.loads(json.dumps(encode(event)))
+            found[json.dumps(told, sort_keys=True)] += 1
+            if event.kind == "judged":
+                verdict = {k: v for k, v in told["verdict"].items() if k != "receipt"}
+                found[json.dumps([event.attempt_id, verdict], sort_keys=True)] += 1
+    return found
+
+
+def rows_of(path: Path) -> list[str]:
+    """The rows of a data file."""
+    if path.suffix == ".jsonl":
+        return path.read_text().splitlines()
+    import pyarrow.parquet
+
+    return [json.dumps(row, default=str) for row in pyarrow.parquet.read_table(path).to_pylist()]
+
+
+class Lane:
+    """Runs one command after the other. Its temporary folder is its own."""
+
+    def __init__(self, chaos: Chaos, number: int) -> None:
+        self.chaos, self.number, self.begun = chaos, number, 0
+        self.draw = random.Random(f"{chaos.seed}/{number}")
+        self.tmp = chaos.disk / f"tmp-{number}"
+        self.tmp.mkdir()
+        self.left: set[str] = set()  # temporary folders that a kill left, for the next command to remove
+        self.clock = Clock(chaos.library, chaos.folder / f"clock-{number}") if chaos.has_clock else None
+
+    def run(self) -> None:
+        """Until the time is over."""
+        while time.monotonic() < self.chaos.ends:
+            self.attend(self.drawn())
+
+    def drawn(self) -> Command:
+        """The next command, and what is to happen to it."""
+        draw, home = self.draw, self.draw.choice((self.chaos.records[0], self.chaos.records[0], self.chaos.records[1]))
+        kinds = {
+            "offline": 3,
+            "scripted": 3,
+            "served": 3,
+            "bench": 3,
+            "resume": 6,
+            "export": 3,
+            "merge": 2,
+            "look": 2,
+            "verify": 1,
+        }
+        kind = draw.choices(list(kinds), list(kinds.values()))[0]
+        command: Command = getattr(self, kind)(home)
+        patience = 6.0 if kind in ("export", "merge", "look") else 14.0
+        many = draw.choice((0, 1, 1, 1, 2, 3))
+        command.accidents = sorted((draw.uniform(0.1, patience), draw.choice(ACCIDENTS)) for _ in range(many))
+        return command
+
+    def command(self, kind: str, home: Path, *words: str, **env: str) -> Command:
+        """A command of this lane."""
+        self.begun += 1
+        return Command(f"{self.number}/{self.begun} {kind}", [*words, "--runs-dir", str(home)], home, env, [])
+
+    def offline(self, home: Path) -> Command:
+        """A run of the search."""
+        task = self.draw.choice(("softmax", str(self.chaos.disk / "small.py")))
+        return self.command("offline", home, "--task", task, "--model", "offline", "--json", "--max-attempts", "4")
+
+    def scripted(self, home: Path) -> Command:
+        """A run of a script."""
+        return self.command(
+            "scripted", home, "--task", SOFTMAX, "--model", f"scripted:{STORY}", "--json", "--max-attempts", "6"
+        )
+
+    def served(self, home: Path) -> Command:
+        """A run of a model, whose server fails at every second request for some time."""
+        format: Format = self.draw.choice(list(NAMES))
+        task = ("--task", str(self.chaos.disk / "small.py"), "--model", NAMES[format])
+        return self.command(
+            "served",
+            home,
+            *task,
+            "--json",
+            "--max-attempts",
+            "6",
+            *self.url(format),
+            **keys(self.chaos.servers[format]),
+        )
+
+    def url(self, format: Format) -> tuple[str, str]:
+        """Where its server is."""
+        return "--base-url", self.chaos.servers[format].url
+
+    def bench(self, home: Path) -> Command:
+        """Files of the corpus, and one that is wrong."""
+        files = self.draw.sample(sorted(map(str, (ROOT / "corpus" / "honest").glob("*.py"))), 4)
+        return self.command("bench", home, "bench", *files, "--task", "softmax", "--json")
+
+    def resume(self, home: Path) -> Command:
+        """What is not over, if anything is."""
+        with self.chaos.full:
+            runs = self.chaos.unfinished(home)
+        return self.resumed(home, self.draw.choice(runs)) if runs else self.offline(home)
+
+    def resumed(self, home: Path, run: RunStarted) -> Command:
+        """Go on with a run."""
+        found = [f for f in NAMES if run.author.startswith(f"{f}:")]
+        more = self.url(found[0]) if found else ()
+        env = keys(self.chaos.servers[found[0]]) if found else {}
+        return self.command("resume", home, "--resume", run.run_id, "--json", *more, **env)
+
+    def export(self, home: Path) -> Command:
+        """One to three formats into a folder, often one that is there."""
+        formats = self.draw.sample(list(FORMATS), self.draw.randint(1, 3))
+        flags = [word for format in formats for word in ("--format", format)]
+        output = self.chaos.disk / f"export-{self.number}-{self.draw.randrange(3)}"
+        form = self.draw.choice(("parquet", "jsonl"))
+        command = self.command(
+            "export", home, "export", *flags, "-o", str(output), "--as", form, "--overwrite", "--json"
+        )
+        command.output = output
+        return command
+
+    def merge(self, home: Path) -> Command:
+        """Two copies of each run meet, while both are written."""
+        [other] = [record for record in self.chaos.records if record != home]
+        return self.command("merge", home, "merge", str(other), "--json")
+
+    def look(self, home: Path) -> Command:
+        """A list of runs, or one of them."""
+        name = self.a_run(home)
+        words = ("show", name, "--json") if name and self.draw.random() < 0.6 else ("runs", "--json")
+        return self.command("look", home, *words)
+
+    def verify(self, home: Path) -> Command:
+        """An attempt again."""
+        return self.command("verify", home, "verify", f"{self.a_run(home)}/1", "--json")
+
+    def a_run(self, home: Path) -> str:
+        """Any of those that are stored; "" where there is none."""
+        with self.chaos.full:
+            if not (home / "runs.db").exists():
+                return ""
+            with Store.open(home, to_look=True) as store:
+                return self.draw.choice(store.run_ids() or [""])
+
+    # What happens to a command ----------------------------------------------------------------------------------------
+
+    def attend(self, command: Command) -> None:
+        """Run it to its end, let happen what is to happen, and look at what is left."""
+        out, err = (self.chaos.folder / f"{self.number}.{name}" for name in ("out", "err"))
+        before = set(os.listdir(self.tmp))
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                self.vector(command),
+                cwd=self.chaos.disk,
+                env=self.env(command),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+            seen = self.attended(command, process)
+        command.status = process.wait()
+        self.check_processes(command, seen)
+        self.chaos.commands[command.name.split()[1]] += 1
+        self.chaos.accidents.update(command.happened)
+        self.chaos.exits[str(command.status)] += 1
+        if self.chaos.commands.total() % 25 == 0:
+            print(f"{self.chaos.commands.total()} commands, {self.chaos.accidents.total()} accidents", file=sys.stderr)
+        with self.chaos.full:
+            self.check(command, out.read_text(errors="replace"), err.read_text(errors="replace"), before)
+
+    def vector(self, command: Command) -> list[str]:
+        """What is executed."""
+        words = [str(Path(sys.executable).with_name("optimize")), *command.words]
+        if any(name == "monotonic" for _, name in command.accidents):
+            away = str(self.draw.choice((-1, 1)) * self.draw.randrange(1, 40_000))
+            words = ["unshare", "--time", "--monotonic", away, *words]
+        return words
+
+    def env(self, command: Command) -> dict[str, str]:
+        """This environment without keys and settings, with a home and a temporary folder on the small disk."""
+        kept = {k: v for k, v in os.environ.items() if not k.endswith("_API_KEY") and not k.startswith("KERNELTUNE_")}
+        own = {"TMPDIR": str(self.tmp), "HOME": str(self.chaos.disk / "home")}
+        return kept | own | command.env | (self.clock.env if self.clock else {})
+
+    def attended(self, command: Command, process: "subprocess.Popen[bytes]") -> dict[int, int]:
+        """Wait for its end. Returns each process that it was seen to have, with the time when that began."""
+        began, seen, later = time.monotonic(), dict[int, int](), list[tuple[float, Callable[[], None]]]()
+        due = list(command.accidents)
+        if self.clock:
+            self.clock.jump(0)
+        with contextlib.ExitStack() as undone:
+            while process.poll() is None:
+                now = time.monotonic() - began
+                if self.chaos.is_full and "disk" not in command.happened:  # it is everybody's
+                    command.happened.append("disk")
+                below = process_tree(process.pid)
+                seen |= {pid: start for pid, (start, _) in below.items()}
+                if due and now > due[0][0]:
+                    Accident(self, command, process.pid, list(below), now, later, undone).happen(due.pop(0)[1])
+                for at, undo in [entry for entry in later if entry[0] < now]:
+                    later.remove((at, undo))
+                    undo()
+                if now > MOST_S:
+                    command.status = -signal.SIGKILL
+                    self.chaos.violated(command, f"it did not end within {MOST_S:.0f} s; stack {stack_of(process.pid)}")
+                    process.kill()
+                    process.wait()
+                time.sleep(0.05)
+        return seen
+
+    def check_processes(self, command: Command, seen: dict[int, int]) -> None:
+        """No process that the command had is left. One that was stopped before it could ask to die with the command
+        ends when it goes on."""
+        ends = time.monotonic() + GRACE_S
+        while left := living(seen):
+            over = time.monotonic() - ends
+            if over > 0:
+                self.chaos.violated(command, f"processes are left: {[(pid, command_of(pid)) for pid in left]}")
+                for pid in left:
+                    os.kill(pid, signal.SIGKILL)
+                return
+            if over > -GRACE_S / 2 and "stop_and_kill signal_9" in command.happened:
+                self.chaos.stopped += len(left)
+                for pid in left:
+                    go_on(pid)
+            time.sleep(0.2)
+
+    def check(self, command: Command, out: str, err: str, before: set[str]) -> None:
+        """Look at what it printed, at the record and at what is left in folders."""
+        chaos = self.chaos
+        is_signal = command.status < 0 and any(f"signal_{-command.status}" in name for name in command.happened)
+        hurt = command.starved or "kill_below" in command.happened  # our own process gone is exit code 4
+        if command.status not in ENDS and not is_signal and not (hurt and command.status == 4):
+            chaos.violated(command, f"exit code {command.status}: {err[-2000:]}")
+        # whatever could not be allocated; and Python lets an interrupt of a callback of its own pass with such a note
+        excused = "memory" in command.happened or ("Exception ignored in" in err and "KeyboardInterrupt" in err)
+        if "Traceback" in err and not excused:
+            chaos.violated(command, f"a traceback: {err[-3000:]}")
+        told = any(text in out + err for text in REFUSALS)
+        if command.status == 2 and not told and not hurt:
+            chaos.violated(command, f"refused: {err[-500:]}")
+        asked = "served" in command.name or "resume" in command.name  # a provider may refuse the account, which is 3
+        if not command.happened and command.status in ((6, 130) if asked else (3, 6, 130)) and not told:
+            chaos.violated(command, f"it failed though nothing happened to it: {err[-1000:]}")
+        try:
+            chaos.check_events(command, out)
+            if command.output is not None:
+                chaos.check_export(command, command.output)
+        except (KerneltuneError, OSError, ValueError) as error:
+            chaos.violated(command, f"what it made cannot be read: {type(error).__name__} {error}")
+        chaos.check_record(command, command.home, whole=self.begun % 10 == 0)
+        self.check_folders(command, before)
+
+    def check_folders(self, command: Command, before: set[str]) -> None:
+        """Nothing temporary is left, but by a command that was killed, and then until the next one that needs such a
+        folder."""
+        now = set(os.listdir(self.tmp))
+        kind = command.name.split()[1]
+        swept = kind in ("offline", "scripted", "served", "bench") and command.status in (0, 1) and not command.killed
+        if "descriptors" in command.happened:  # without one, no folder can be removed
+            return
+        wrong = now if swept else now - before if not command.killed and command.status >= 0 else set()
+        if wrong:
+            content = {
+                name: sorted(os.listdir(self.tmp / name))[:5] if (self.tmp / name).is_dir() else "file"
+                for name in wrong
+            }
+            self.chaos.violated(command, f"temporary folders are left: {content}")
+            for name in wrong:
+                shutil.rmtree(self.tmp / name, ignore_errors=True)
+
+
+@dataclass
+class Accident:
+    """Something that happens to a command. `below`: its processes; `later`: what is to be undone, and when; `undone`:
+    what is undone at its end at the latest."""
+
+    lane: Lane
+    command: Command
+    pid: int
+    below: list[int]
+    now: float
+    later: list[tuple[float, Callable[[], None]]]
+    undone: contextlib.ExitStack
+
+    def happen(self, name: str) -> None:
+        """The accident of that name."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended just now, or became another user's
+            told = getattr(self, name)()
+            self.command.happened.append(f"{name}" if told is None else told)
+
+    def any_of(self) -> int:
+        """The command's process, or one of those below it."""
+        return self.lane.draw.choice([self.pid, *self.below])
+
+    def kill(self) -> str:
+        """As `kill -9` does, and the kernel when memory runs out."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.command.killed = True
+        return "kill signal_9"
+
+    def kill_below(self) -> str:
+        """One of its processes is killed."""
+        if not self.below:
+            return "kill_below of none"
+        os.kill(self.lane.draw.choice(self.below), signal.SIGKILL)
+        return "kill_below"
+
+    def stop(self) -> None:
+        """One of its processes stops for some seconds."""
+        pid = self.any_of()
+        os.kill(pid, signal.SIGSTOP)
+        self.later.append((self.now + self.lane.draw.uniform(0.5, 6), lambda: go_on(pid)))
+
+    def stop_and_kill(self) -> str:
+        """One of its processes is stopped, and the command killed: what is stopped must die with it."""
+        for pid in self.below[:: self.lane.draw.randint(1, 3)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        self.kill()
+        return "stop_and_kill signal_9"
+
+    def interrupt(self) -> str:
+        """Ctrl-C, which a terminal sends to all of the command's group."""
+        os.killpg(self.pid, signal.SIGINT)
+        return "interrupt signal_2"
+
+    def terminate(self) -> str:
+        """SIGTERM to the command."""
+        os.kill(self.pid, signal.SIGTERM)
+        return "terminate signal_15"
+
+    def hang_up(self) -> str:
+        """The terminal's window is closed."""
+        os.killpg(self.pid, signal.SIGHUP)
+        return "hang_up signal_1"
+
+    def disk(self) -> str:
+        """The disk is full for some seconds."""
+        if not self.lane.chaos.full.acquire(blocking=False):
+            return "disk that is looked at"
+        ballast = self.lane.chaos.disk / "ballast"
+
+        def over() -> None:
+            if ballast.exists():
+                ballast.unlink()
+                self.lane.chaos.is_full = False
+                self.lane.chaos.full.release()
+
+        self.lane.chaos.is_full = True
+        free = shutil.disk_usage(ballast.parent).free
+        with open(ballast, "wb") as file, contextlib.suppress(OSError):
+            os.posix_fallocate(file.fileno(), 0, max(1, free - self.lane.draw.choice((0, 4096, 65536, 1 << 20))))
+        self.undone.callback(over)
+        self.later.append((self.now + self.lane.draw.uniform(0.5, 8), over))
+        return "disk"
+
+    def file_size(self) -> None:
+        """No file may become longer than so."""
+        lower(self.pid, resource.RLIMIT_FSIZE, self.lane.draw.randrange(1 << 21))
+
+    def descriptors(self) -> None:
+        """Hardly any descriptor is left."""
+        lower(self.pid, resource.RLIMIT_NOFILE, len(os.listdir(f"/proc/{self.pid}/fd")) + self.lane.draw.randrange(8))
+
+    def memory(self) -> None:
+        """Hardly any address space is left to one of its processes."""
+        pid = self.any_of()
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+        lower(pid, resource.RLIMIT_AS, pages * 4096 + self.lane.draw.randrange(1 << 25))
+
+    def wall_clock(self) -> None:
+        """The system's clock is set, by seconds or by years."""
+        most = self.lane.draw.choice((5, 3600, YEAR_S, 20 * YEAR_S))
+        if self.lane.clock:
+            self.lane.clock.jump(self.lane.draw.randint(-most, most))
+
+    def monotonic(self) -> None:
+        """It runs with another monotonic clock from its start: another boot's."""
+
+
+ACCIDENTS = (
+    "kill", "kill", "kill_below", "kill_below", "stop", "stop", "stop_and_kill", "interrupt", "terminate", "hang_up",
+    "disk", "disk", "file_size", "descriptors", "memory", "wall_clock", "wall_clock", "monotonic",
+)  # fmt: skip
+
+
+def lower(pid: int, what: int, most: int) -> None:
+    """Set the limit of a process, as it counts; what it may be raised to stays."""
+    _, hard = resource.prlimit(pid, what)
+    resource.prlimit(pid, what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def go_on(pid: int) -> None:
+    """Let it go on, if it is there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def living(seen: dict[int, int]) -> list[int]:
+    """Those that are there still; what came to us when its parent died is waited for."""
+    left = []
+    for pid, start in seen.items():
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if int(words[19]) != start:
+                continue
+            if words[0] == "Z":
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+                continue
+            left.append(pid)
+    return left
+
+
+def command_of(pid: int) -> str:
+    """What a process was started with, and what it waits in."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return f"{words[:200]} {Path(f'/proc/{pid}/status').read_text().splitlines()[2]}"
+    return "gone"
+
+
+def stack_of(pid: int) -> str:
+    """What its processes wait in."""
+    return "; ".join(f"{p} {command_of(p)}" for p in (pid, *process_tree(pid)))[:3000]
+
+
+def resumed_until_over(chaos: Chaos, lanes: Sequence[Lane]) -> None:
+    """Nothing happens any more: what began is resumed, and is over then."""
+    for weather in chaos.weather:
+        weather.end()
+    left = [(home, run) for home in chaos.records for run in chaos.unfinished(home)]
+
+    def share(lane: Lane) -> None:
+        for home, run in left[lane.number :: len(lanes)]:
+            command = lane.resumed(home, run)
+            lane.attend(command)
+            if run.run_id in [left.run_id for left in chaos.unfinished(home)]:
+                chaos.violated(command, f"run {run.run_id} is not over after it was resumed")
+
+    run_side_by_side([partial(share, lane) for lane in lanes])
+
+
+def check_all(chaos: Chaos, lanes: Sequence[Lane]) -> dict[str, int]:
+    """All that was ever printed is stored; both records become one; all can be exported; nothing is left."""
+    resumed_until_over(chaos, lanes)
+    whole = merged(chaos, lanes[0])
+    command = lanes[0].command("export", whole, "export", "--format", "raw", "-o", str(chaos.disk / "all"), "--json")
+    command.output = chaos.disk / "all"
+    lanes[0].attend(command)
+    for (home, run_id), keys_of_run in chaos.printed.items():
+        for record in (home, whole):
+            stored = stored_events(record, run_id)
+            if lost := [key for key in keys_of_run if stored[key] != 1]:
+                chaos.violated(command, f"{len(lost)} events of {run_id} are no longer stored once: {lost[0][:300]}")
+    with Store.open(whole) as store:
+        events = sum(len(store.load_events(run)) for run in store.run_ids())
+    rows = sum(len(rows_of(path)) for path in (chaos.disk / "all").glob("data/raw/*"))
+    if rows != events:
+        chaos.violated(command, f"{events} events are stored and {rows} exported")
+    for lane in lanes:  # each removes what was left in its temporary folder
+        file = str(ROOT / "corpus" / "honest" / "helpers_and_closures.py")
+        lane.attend(command := lane.command("bench", chaos.disk / "last", "bench", file, "--task", "softmax"))
+    check_nothing_is_left(chaos, command)
+    return check_record(whole) | {"events": events, "events_printed": sum(map(len, chaos.printed.values()))}
+
+
+def merged(chaos: Chaos, lane: Lane) -> Path:
+    """The record that both become. Merged into each other first, they are the same."""
+    whole = chaos.disk / "whole"
+    first, second = chaos.records
+    for home, other in ((first, second), (second, first), (whole, first), (whole, second)):
+        lane.attend(command := lane.command("merge", home, "merge", str(other), "--json"))
+        if command.status != 0:
+            chaos.violated(command, "the records do not become one")
+    return whole
+
+
+def check_nothing_is_left(chaos: Chaos, command: Command) -> None:
+    """No temporary folder, no file that was being written, no process."""
+    found = [*chaos.disk.rglob(".*"), *chaos.disk.rglob("kerneltune-*")]
+    if left := [path for path in found if not path.is_relative_to(chaos.disk / "home")]:
+        chaos.violated(command, f"left behind: {left}")
+    below = {pid: start for pid, (start, _) in process_tree(os.getpid()).items()}
+    if running := living(below):
+        chaos.violated(command, f"processes are left: {[command_of(pid) for pid in running]}")
+
+
+def main() -> int:
+    """Run the lanes, look at all, print what was found; 1 where anything was violated."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lanes", type=int, default=2)
+    parser.add_argument("--disk-mib", type=int, default=1024)
+    parser.add_argument("--keep", type=Path, help="copy the disk there at the end")
+    asked = parser.parse_args()
+    if os.environ.pop("CHAOS_INSIDE", None) is None:  # in namespaces of our own we may mount, whoever we are
+        os.environ["CHAOS_INSIDE"] = "1"
+        os.execvp("unshare", ["unshare", "-rm", sys.executable, "-m", "benchmarks.chaos", *sys.argv[1:]])
+    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder, small_disk(Path(folder), asked.disk_mib) as disk:
+        chaos = Chaos(Path(folder), asked.seed, asked.minutes, disk)
+        with contextlib.ExitStack() as stack:
+            for server in chaos.servers.values():
+                stack.enter_context(server)
+            lanes = [Lane(chaos, number) for number in range(asked.lanes)]
+            run_side_by_side([lane.run for lane in lanes])
+            found = check_all(chaos, lanes)
+        if asked.keep:
+            shutil.copytree(disk, asked.keep, dirs_exist_ok=True, symlinks=True)
+    told = {
+        "seed": asked.seed,
+        "seconds": round(time.monotonic() - began),
+        "commands": chaos.commands,
+        "accidents": chaos.accidents,
+        "exit_codes": chaos.exits,
+        "wall_clock": chaos.has_clock,
+        **found,
+        "shown_and_not_stored": chaos.unstored,
+        "stopped": chaos.stopped,
+        "violations": len(chaos.violations),
+    }
+    print(json.dumps(told, indent=2), flush=True)
+    return int(bool(chaos.violations))
+
+
+def run_side_by_side(works: Sequence[Callable[[], None]]) -> None:
+    """Each in a thread of its own. Raises what the first of them raised."""
+    raised: list[BaseException] = []
+
+    def kept(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    threads = [threading.Thread(target=kept, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, mib: int) -> Iterator[Path]:
+    """A file system of so many MiB."""
+    disk = folder / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "chaos", str(disk)], check=True)
+    try:
+        (disk / "home").mkdir()
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
