@@ -477,8 +477,8 @@ class Lane:
         hurt = command.starved or "kill_below" in command.happened  # our own process gone is exit code 4
         if command.status not in ENDS and not is_signal and not (hurt and command.status == 4):
             chaos.violated(command, f"exit code {command.status}: {err[-2000:]}")
-        # whatever could not be allocated; and Python lets an interrupt of a callback of its own pass with such a note
-        excused = "memory" in command.happened or ("Exception ignored in" in err and "KeyboardInterrupt" in err)
+        # whatever could not be allocated
+        excused = "memory" in command.happened
         if "Traceback" in err and not excused:
             chaos.violated(command, f"a traceback: {err[-3000:]}")
         told = any(text in out + err for text in REFUSALS)

@@ -126,3 +126,22 @@ def _children_named(text: str) -> list[str]:
         except OSError:
             continue
     return left
+
+
+DROPPED = """
+import signal, sys, time
+from kerneltune.agent import cli
+class Dropping:
+    def __del__(self):
+        raise KeyboardInterrupt
+def command():
+    Dropping()  # what __del__ raises is dropped, as what a callback raises
+    time.sleep(10)
+sys.unraisablehook = cli.interrupt_again
+sys.exit(cli.exit_code(command))
+"""
+
+
+def test_a_ctrl_c_that_python_drops_in_a_callback_ends_the_command_all_the_same() -> None:
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=9)
+    assert (done.returncode, done.stderr) == (130, "optimize: interrupted\n")
