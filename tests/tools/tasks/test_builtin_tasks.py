@@ -19,7 +19,9 @@ from tests.tools.tasks.honest import HONEST, Kernel
 from tests.tools.tasks.wrong import MISTAKES, Mistake
 
 AT_A_HALF = {"quantize_fp8": 1.01}  # the error of what is rounded to float8 reaches half a step, which is the tolerance
-LEAST = {"matmul_fp8": 4.0}  # a float8 sum is so imprecise that zeros in an eighth of a row are no more tolerances off
+# a float8 sum is so imprecise that zeros in an eighth of a row are no more tolerances off; the other is at 9.9 to 10.3,
+# as the numbers of the noise come
+LEAST = {"matmul_fp8": 4.0, "skinny_matmul": 9.5}
 
 
 def results(name: str, kernel: Kernel, tier: Tier) -> Iterator[CaseResult]:
