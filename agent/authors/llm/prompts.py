@@ -40,8 +40,8 @@ MOST_KERNELS = 4  # of one attempt
 _MOST_PLACE, _MOST_REASON = 36, 80  # characters of a failure in a row of a history
 PRECISIONS = {
     "float64": "float64: all arithmetic in float64",
-    "float32": "float32: products and sums with 24-bit mantissas; plain TF32 or 16-bit operands fail, three TF32 "
-    "products pass",
+    "float32": "float32: products and sums with 24-bit mantissas; plain TF32 or 16-bit operands fail, three "
+    "products of TF32 or of scaled float16 pairs pass",
     "tf32_ok": "tf32: products may be TF32 (11 bits), sums are float32",
     "tf32": "tf32: products may be TF32 (11 bits), sums are float32",
     "float16": "float16: operands may be float16 (11 bits), sums are float32",
