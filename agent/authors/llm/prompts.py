@@ -25,7 +25,7 @@ from kerneltune.tools.reflect import Roofline, bottlenecks, evidence_in_words, f
 from kerneltune.tools.schema.codec import Json, one_line
 from kerneltune.tools.schema.gpus import GPUS, Gpu, gpu_named, rate_tflops, speed_of_light
 from kerneltune.tools.schema.messages import SassReply
-from kerneltune.tools.schema.sass import KernelFacts, Sass, changes, facts_in_words, made_of
+from kerneltune.tools.schema.sass import KernelFacts, Sass, census, changes, facts_in_words, hot_loop, made_of
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.schema.verdict import KernelReport, Verdict, launches_in_words
 from kerneltune.tools.update import Update
@@ -399,7 +399,7 @@ def _positive(value: Json) -> TypeGuard[float]:
 
 _AROUND = 2  # lines shown on either side of one that is named
 _MOST_EXCERPTS = 2
-_MOST_DIFF = 60  # lines
+_MOST_DIFF = 60  # lines; what differs in more is another design
 _MOST_HYPOTHESES = 8
 _MOST_REPORTS = 6
 _MOST_DETAIL = 2_000  # characters of a compiler's message
@@ -411,6 +411,7 @@ def format_update(draft: Attempt, task: TaskSpec, twin: int | None, notes: Seque
     assert update is not None
     plan = update.main_plan
     failure = author_view(update.failure, task) if update.failure else None
+    compiled = facts_of(update, plan)
     return render(
         "results/update.j2",
         number=draft.number,
@@ -418,7 +419,7 @@ def format_update(draft: Attempt, task: TaskSpec, twin: int | None, notes: Seque
         failure=failure.status.value if failure else "",
         detail=both_ends(failure.detail, _MOST_DETAIL) if failure else "",
         excerpt=_excerpt(draft.source, update, task, failure) if failure else [],
-        kernels=[facts_in_words(facts) for facts in facts_of(update, plan)],
+        kernels=[facts_in_words(facts) for facts in compiled if _is_run(facts, compiled)],
         library_ops=plan.library_ops if plan else (),
         traffic_bytes=update.traffic_bytes,
         minimum_bytes=task.main.bytes_moved,
@@ -472,24 +473,37 @@ def format_reflect(
     """Of a `reflect`. `predictions`: those that were decided, oldest first."""
     leader, sass = tracker.best, compiled.sass
     other = leader if leader is not None and leader.attempt_id != attempt.attempt_id else None
-    both = bool(other and compiled.best_sass and sass.kernels)
+    diff = _diff(attempt.source, other.source) if other else ()
+    alike = len(diff) <= _MOST_DIFF  # counts of unrelated kernels compare no more than their lines do
+    both = bool(alike and other and compiled.best_sass and sass.kernels)
+    kernels = [its for its in zip_longest(compiled.facts, sass.kernels) if its[0] and _is_run(its[0], compiled.facts)]
     return render(
         "results/reflect.j2",
         number=attempt.number,
         verdict=attempt.verdict,
         main=tracker.task.main,
         place=place,
-        kernels=[facts_in_words(*its) for its in zip_longest(compiled.facts, sass.kernels) if its[0]][:_MOST_REPORTS],
-        counts=[made_of(kernel.whole) for kernel in sass.kernels],
+        kernels=[(facts_in_words(*its), _made(its[1]) if its[1] else "") for its in kernels[:_MOST_REPORTS]],
         uncounted=sass.problem,
         evidence=evidence_in_words(attempt.judged),
         limited=bool(bottlenecks(attempt.judged)),
         best=other.number if other else None,
-        diff=_diff(attempt.source, other.source) if other else "",
+        diff="\n".join(diff) if alike else "",
         instructions=changes(sass.kernels, compiled.best_sass) if both else "",
         history=[_prediction(p) for p in predictions[-_MOST_HYPOTHESES:]],
         **calibration(predictions),
     )
+
+
+def _is_run(facts: KernelFacts, among: Sequence[KernelFacts]) -> bool:
+    """Whether a forward launches a kernel; one that only prepares weights takes no time and says nothing."""
+    return facts.programs > 0 or not any(other.programs for other in among)
+
+
+def _made(kernel: Sass) -> str:
+    """What the loop around the products is made of; without such a loop the whole kernel."""
+    loop = census(hot_loop(kernel.instructions))
+    return f"the loop: {made_of(loop)}" if loop.instructions else made_of(kernel.whole)
 
 
 def calibration(predictions: Sequence[Reflected]) -> Values:
@@ -530,7 +544,6 @@ def _around(text: str, numbers: Sequence[int]) -> list[str]:
     return [f"{'>' if n in named else ' '} {n:4} {lines[n - 1]}" for n in near]
 
 
-def _diff(source: str, best: str) -> str:
-    lines = list(difflib.unified_diff(source.split("\n"), best.split("\n"), "this", "best", n=1, lineterm=""))[2:]
-    more = [f"… {len(lines) - _MOST_DIFF} more lines"] if len(lines) > _MOST_DIFF else []
-    return "\n".join(lines[:_MOST_DIFF] + more)
+def _diff(source: str, best: str) -> list[str]:
+    """The lines that differ, with those beside them."""
+    return list(difflib.unified_diff(source.split("\n"), best.split("\n"), "this", "best", n=1, lineterm=""))[2:]
