@@ -7,7 +7,7 @@ rates are what a perfect kernel would have needed in that time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import log, prod
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -306,18 +306,14 @@ class PlanWork:
 
 @dataclass(frozen=True)
 class Roofline:
-    """An attempt's place. Rates and shares are None without a time; shares are of the data sheet's ceilings."""
+    """An attempt's place. Rates are None without a time."""
 
     bound: Bound
     reason: str
-    intensity: float | None  # FLOP per byte
-    ridge: float  # FLOP per byte from which on a perfect kernel is bound by arithmetic
     floor_us: float
     achieved_gbps: float | None = None
     achieved_tflops: float | None = None
-    bandwidth_share: float | None = None
-    compute_share: float | None = None
-    hints: tuple[str, ...] = field(default=())
+    hints: tuple[str, ...] = ()
 
 
 def work_of(update: "Update", variant: str = "") -> PlanWork:
@@ -333,18 +329,14 @@ def roofline(task: TaskSpec, gpu: Gpu, verdict: Verdict, kernels: Sequence[Kerne
     """Where an attempt lies, why, and what to look at."""
     main = task.main
     light = speed_of_light(main, gpu, task.precision)
-    rate = rate_tflops(gpu, task.precision)
-    intensity = main.flops / main.bytes_moved if main.bytes_moved else None
-    ridge = rate * 1e3 / gpu.bandwidth_gbps
     hints = tuple(_hints(gpu, main.bytes_moved, light.target_us, kernels, work, verdict))
     if verdict.timing is None:
         reason = f"a perfect kernel is bound by {light.bound}; nothing was timed, so this says nothing of the attempt"
-        return Roofline(light.bound, reason, intensity, ridge, light.target_us, hints=hints)
+        return Roofline(light.bound, reason, light.target_us, hints=hints)
     us = max(verdict.timing.median_us, 1e-9)
     gbps, tflops = main.bytes_moved / us / 1e3, main.flops / us / 1e6
-    shares = (gbps / gpu.bandwidth_gbps, tflops / rate)
-    bound, reason = _bound(*shares, us)
-    return Roofline(bound, reason, intensity, ridge, light.target_us, gbps, tflops, *shares, hints)
+    bound, reason = _bound(gbps / gpu.bandwidth_gbps, tflops / rate_tflops(gpu, task.precision), us)
+    return Roofline(bound, reason, light.target_us, gbps, tflops, hints)
 
 
 def _bound(memory: float, compute: float, us: float) -> tuple[Bound, str]:
