@@ -365,9 +365,10 @@ def _hints(
     if verdict.coverage is not None and verdict.coverage < NEAR:
         most = f"; without it at most {1 / verdict.coverage:.2f}x" if verdict.coverage else ""
         hints.append(f"{1 - verdict.coverage:.0%} of the time is outside your kernels: {_library(work)}{most}")
-    more_us = ((work.traffic_bytes or 0) - least_bytes) / (gpu.measured_copy_gbps or gpu.bandwidth_gbps) / 1e3
+    touched = work.traffic_bytes or 0
+    more_us = (touched - least_bytes) / (gpu.measured_copy_gbps or gpu.bandwidth_gbps) / 1e3
     if least_bytes and more_us >= WORTH_A_HINT * us:
-        ratio = work.traffic_bytes / least_bytes
+        ratio = touched / least_bytes
         hints.append(f"its steps touch {ratio:.2f}x the task's least bytes, {more_us:.0f} us of a copy: fuse steps")
     elif (moved := _moved_bytes(work, verdict)) > 1.2 * least_bytes > 0:
         hints.append(f"memory moved {moved / least_bytes:.2f}x the task's least bytes: something is read again")

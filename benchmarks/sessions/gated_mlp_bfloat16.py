@@ -24,7 +24,8 @@ class Model(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False, dtype=torch.bfloat16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+        y: torch.Tensor = self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+        return y
 
 
 def get_inputs() -> list[torch.Tensor]:

@@ -23,7 +23,8 @@ class Model(nn.Module):
         self.down = nn.Linear(hidden, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(torch.relu(self.up(x)))
+        y: torch.Tensor = self.down(torch.relu(self.up(x)))
+        return y
 
 
 def get_inputs() -> list[torch.Tensor]:
