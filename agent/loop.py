@@ -83,7 +83,6 @@ class Run:
         most_usd = self.limits_now.max_cost_usd
         return math.inf if most_usd is None else most_usd - self.tracker.cost.cost_usd
 
-    @property
     def room(self) -> int:
         """How many attempts may still begin."""
         return self.limits_now.max_attempts - self.tracker.begun
@@ -207,7 +206,7 @@ def _attempt_all(run: Run) -> StopReason:
 
 def _begin(run: Run, pool: ThreadPoolExecutor, under_way: _UnderWay) -> None:
     """Begin what the author wants next, as far as there is room."""
-    room = under_way.room(run.room, run.width)
+    room = under_way.room(run.room(), run.width)
     proposed = run.author.propose(run.tracker.task, run.tracker.attempts, room) if room > 0 else []
     numbered = [run.tracker.propose(p) for p in proposed[:room] if isinstance(p, Proposal)]
     under_way.waiting += [pool.submit(run.tracker.update, attempt) for attempt in numbered if attempt]

@@ -450,6 +450,11 @@ class GpuBench:
         """Start a runner while the judge is busy with other things."""
         self._runners.prepare()
 
+    def first_baselines(self) -> Baselines | None:
+        """Those that are timed before anything is benched, which is waited for; None where the task was opened in no
+        thread of its own. Raises TaskError and GpuLost."""
+        return self.opening.result() if self.opening is not None else None
+
     def _wait_until_open(self) -> None:
         """Raises TaskError and GpuLost for a task that could not be opened."""
         if self.opening is not None:

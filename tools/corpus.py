@@ -6,9 +6,10 @@ with `ast` and never run here; `corpus/README.md` describes the format.
 
 import ast
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from kerneltune.tools.schema.codec import DecodeError, decode, encode
 from kerneltune.tools.schema.errors import UsageError
@@ -83,6 +84,20 @@ def corpus_root() -> Path | None:
     return root if (root / "attacks").is_dir() else None
 
 
+def example(name: str) -> str:
+    """The code of an honest candidate, without what it says of itself. Raises CorpusError where there is no corpus."""
+    root = corpus_root()
+    if root is None:
+        raise CorpusError("the corpus is not installed")
+    text = (root / "honest" / f"{name}.py").read_text(encoding="utf-8")
+    docstring, *rest = ast.parse(text).body
+    about = [docstring, *filter(_says_fields, rest)]
+    gone = {line for node in about for line in range(node.lineno, (node.end_lineno or 0) + 1)}
+    lines = enumerate(text.split("\n"), 1)
+    kept = "\n".join(line for number, line in lines if number not in gone and not line.startswith("# task: "))
+    return re.sub(r"\n{4,}", "\n\n\n", kept.strip()) + "\n"
+
+
 def load_corpus(root: Path) -> tuple[Specimen, ...]:
     """All specimens below attacks/ and honest/, by kind, family and name. Raises CorpusError for a malformed one."""
     found: list[Specimen] = []
@@ -137,10 +152,13 @@ def _read(path: Path) -> tuple[str, SpecimenFields]:
     says = ast.get_docstring(tree)
     if not says:
         raise CorpusError(f"{path} has no docstring that says what it does")
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "SPECIMEN" for t in node.targets):
-            return " ".join(says.split()), _fields(path, node.value)
+    for node in filter(_says_fields, tree.body):
+        return " ".join(says.split()), _fields(path, node.value)
     raise CorpusError(f"{path} has no module-level SPECIMEN = {{...}}")
+
+
+def _says_fields(node: ast.stmt) -> TypeGuard[ast.Assign]:
+    return isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "SPECIMEN" for t in node.targets)
 
 
 def _fields(path: Path, node: ast.expr) -> SpecimenFields:

@@ -183,12 +183,22 @@ def _limit_of(one: KernelCounters, share: float, copy_gbps: Json) -> Bottleneck 
 
 def evidence_in_words(verdict: Verdict) -> list[tuple[str, str]]:
     """Lines with their names: the time by launch, what limits the kernels, and what was counted or probed."""
-    receipt = verdict.receipt
-    launches = launches_in_words(receipt)
+    return [*limits_in_words(verdict), *counters_in_words(verdict.receipt)]
+
+
+def limits_in_words(verdict: Verdict, most: int | None = None) -> list[tuple[str, str]]:
+    """The time by launch, and what limits the kernels, `most` of them, and by how much."""
+    launches = launches_in_words(verdict.receipt)
     return [
         *([("by launch", launches)] if launches else []),
-        *(("bottleneck", bottleneck_in_words(one)) for one in bottlenecks(verdict)),
+        *(("bottleneck", bottleneck_in_words(one)) for one in bottlenecks(verdict)[:most]),
         *(("empty launches", line) for line in _empty_launches(verdict)),
+    ]
+
+
+def counters_in_words(receipt: Mapping[str, Json]) -> list[tuple[str, str]]:
+    """What was counted or probed, with its name."""
+    return [
         *(("counters", line) for line in _counters_in_words(receipt)),
         *(("probes", line) for line in _probes_in_words(receipt)),
     ]

@@ -44,6 +44,7 @@ from kerneltune.tools.schema.messages import (
     KernelEffects,
     PtxReply,
     PtxRequest,
+    PtxStage,
     SassReply,
     SassRequest,
     TraceReply,
@@ -67,7 +68,7 @@ from kerneltune.tools.schema.plan import (
     step_refs,
     tensor_refs,
 )
-from kerneltune.tools.schema.sass import effective_bytes, made_plain
+from kerneltune.tools.schema.sass import MOST_PTX, effective_bytes, made_plain
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import MOST_OF_A_NAME, Cause, KernelReport, Status, Verdict
 
@@ -280,6 +281,12 @@ class Updater:
         """The kernels of an update's main plan disassembled, in the order of `kernels_of`; of a variant's, if named."""
         plan = (update.judged_plan(variant) if variant else None) or update.main_plan
         return self._compiling.sass([artefact for _, artefact in update.compiled_of(plan)])
+
+    def ttgir(self, update: Update, variant: str = "") -> PtxReply:
+        """Triton's own representation of the same kernels, with layouts, from which PTX is made."""
+        plan = (update.judged_plan(variant) if variant else None) or update.main_plan
+        reply = self._compiling.ptx([kernel for kernel, _ in update.compiled_of(plan)], "ttgir")
+        return PtxReply(tuple(plain(text, MOST_PTX) for text in reply.texts), problem=plain(reply.problem))
 
     def as_ptx(self, source: str, update: Update, variant: str = "default") -> str:
         """A PTX candidate from one that launches Triton kernels, for its timed case and those of the others that may be
@@ -501,11 +508,12 @@ class KernelCompiler:
             message = worker.call(encode(SassRequest(self._arch)), list(cubins), timeout_s=SASS_S * len(cubins))
             return decode(SassReply, message.body)
 
-    def ptx(self, kernels: Sequence[Kernel]) -> PtxReply:
-        """Triton's PTX of each kernel, or the problem."""
+    def ptx(self, kernels: Sequence[Kernel], stage: PtxStage = "ptx") -> PtxReply:
+        """Triton's PTX of each kernel, or its TTGIR, or the problem."""
         try:
             with self._new_compiler() as worker:
-                reply = worker.call(encode(PtxRequest(tuple(kernels), self._arch)), timeout_s=self._compile_s)
+                request = encode(PtxRequest(tuple(kernels), self._arch, stage))
+                reply = worker.call(request, timeout_s=self._compile_s)
                 found = decode(PtxReply, reply.body)
         except WorkerTimeout:
             return PtxReply(problem=f"took longer than {self._compile_s:g} s")

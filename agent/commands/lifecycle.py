@@ -33,10 +33,11 @@ from kerneltune.agent.attempt import (
 )
 from kerneltune.agent.authors.llm.author import LlmAuthor, context_limit, reply_limit
 from kerneltune.agent.authors.llm.prompts import RunPrompts, relevant
-from kerneltune.agent.authors.search.author import OfflineAuthor, through
+from kerneltune.agent.authors.search.author import Lower, OfflineAuthor, lowered, through
 from kerneltune.agent.commands.session import (
     USUAL_WIDTH,
     Session,
+    ceilings_file,
     ended,
     run_started,
     session,
@@ -73,6 +74,7 @@ from kerneltune.agent.settings import Environment, Language, Settings
 from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.agent.view.live import gpu_samples
 from kerneltune.agent.view.text import plural
+from kerneltune.tools.bench import GpuBench
 from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidate
 from kerneltune.tools.languages.ptx.ir import PtxError
 from kerneltune.tools.languages.ptx.loader import PtxLaunchError, language_of
@@ -80,7 +82,7 @@ from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.sandbox.workers import Workers
 from kerneltune.tools.schema.codec import Json, encode, read_file, shell_word
 from kerneltune.tools.schema.errors import GpuLost, UsageError
-from kerneltune.tools.schema.gpus import arch_number
+from kerneltune.tools.schema.gpus import arch_number, load_ceilings
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.task.load import TaskFile, find_task
 from kerneltune.tools.update import Update
@@ -405,6 +407,7 @@ def ready(started: Started, tracker: AttemptTracker) -> Iterator[Run]:
         run = Run(tracker, author, started.limits, width, started.controls, start=start)
         if isinstance(author, LlmAuthor):
             author.left_s, author.left_usd, author.is_over = run.left_s, run.left_usd, run.is_over
+            author.room = run.room
         try:
             yield run
         except KeyboardInterrupt:
@@ -422,7 +425,7 @@ def _offline_author(started: Started, tracker: AttemptTracker) -> Iterator[Offli
         tracker.emit(Note(tracker.run_id, "search", words))
 
     author = OfflineAuthor(
-        through(functools.partial(workshop.lowering.call, task=started.opened.file)),
+        _lower(started.opened),
         arch_number(workshop.arch),
         started.event.seed,
         started.store.earlier(started.event) if settings.warm_start else [],
@@ -434,6 +437,11 @@ def _offline_author(started: Started, tracker: AttemptTracker) -> Iterator[Offli
     finally:
         for problem in dict.fromkeys(author.problems):
             tracker.emit(Warned(tracker.run_id, problem))
+
+
+def _lower(opened: Session) -> Lower:
+    """TorchInductor, which runs the task's own code."""
+    return through(functools.partial(opened.workshop.lowering.call, task=opened.file))
 
 
 def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker) -> LlmAuthor:
@@ -448,13 +456,21 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker)
             model.skip(1, reply.conversation)
     arch, gpu = opened.workshop.arch, opened.gpu
     tracker.predictions += [e for e in started.events if isinstance(e, Reflected) and is_scored(e)]
-    lessons = _lessons(started, tracker) if settings.lessons else []
+    bench = opened.tools.benches
+    prompts = RunPrompts(
+        tracker,
+        arch,
+        gpu.name if gpu else None,
+        settings.language,
+        lambda: list(tracker.predictions),
+        _lessons(started, tracker) if settings.lessons else [],
+        load_ceilings(ceilings_file(settings.cache_dir, gpu)) if gpu else None,
+        bench.first_baselines if isinstance(bench, GpuBench) else None,
+    )
     return LlmAuthor(
         tracker,
         model,
-        RunPrompts(
-            tracker, arch, gpu.name if gpu else None, settings.language, lambda: list(tracker.predictions), lessons
-        ),
+        prompts,
         arch,
         settings.strategy,
         started.event.seed,
@@ -462,6 +478,7 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker)
         reply_limit(model.facts(), settings.effort),
         finished_keys=max((int(r.conversation) for r in replies if r.conversation.isdigit()), default=0),
         start=lambda: start_of(tracker),
+        inductor=lambda: lowered(_lower(opened), arch_number(arch), opened.task),
     )
 
 

@@ -353,7 +353,7 @@ def _total(replies: Sequence[Message], name: str) -> int | None:
 
 @cache
 def tool_schemas() -> list[Json]:
-    """The three tools as function definitions; one object for all rows, never to be changed."""
+    """The four tools as function definitions; one object for all rows, never to be changed."""
     return [
         {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.schema}}
         for t in TOOLS

@@ -92,6 +92,8 @@ def test_a_scripted_story_ends_with_what_it_tells(scripted: tuple[dict[str, Any]
     assert statuses == ["compile_failed", "wrong", "checked", "checked", "checked"]
     outcomes = [(row[1], row[4]) for row in rows if row[0] == "reflected"]
     assert outcomes == [("3", "open"), ("4", "open")]  # nothing is timed without a GPU
+    looks = [row[1] for row in rows if row[0] == "told" and ("machine code" in row[1] or "cache_modifier" in row[1])]
+    assert ["line 13: " in text for text in looks] == [True, False]  # the exponentials, by source line
 
 
 def test_a_story_through_a_wire_format_leaves_the_record_of_a_scripted_one(

@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
+from kerneltune.agent.authors.llm.prompts import TOPICS
 from kerneltune.tools.corpus import Twin, outcome
 from tests.corpus.conftest import HONEST, Found, spread
 from tests.corpus.naive_checks import CHECKS, main, rows
 
+EXAMPLES = [topic.example for topic in TOPICS.values()]  # that models are shown
 
-@pytest.mark.parametrize("name", spread(HONEST.values()))
+
+@pytest.mark.parametrize("name", spread(HONEST.values(), EXAMPLES))
 def test_an_honest_kernel_is_accepted(name: str, found_honest: Callable[[str], Found]) -> None:
     specimen, result = HONEST[name], found_honest(name)
     if result.error is not None:

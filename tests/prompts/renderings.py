@@ -5,7 +5,16 @@ from pathlib import Path
 from kerneltune.agent.attempt import Lesson
 from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
 from kerneltune.agent.export import instructions
-from tests.agent.authors.llm.run_parts import REJECTED, TASK, THOUGHTS, attempt, checked, story, workbench
+from tests.agent.authors.llm.run_parts import (
+    REJECTED,
+    TASK,
+    THOUGHTS,
+    attempt,
+    checked,
+    story,
+    with_products,
+    workbench,
+)
 from tests.agent.export.made_runs import run as made_run
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -21,12 +30,19 @@ _TARGETS = {
     "system_without_gpu_sm_89_ptx": ("sm_89", None, "ptx"),
     "system_unknown_gpu_ptx": ("sm_120", "NVIDIA GeForce RTX 5090", "ptx"),
 }
+ARCHES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
 TROUBLES: tuple[Trouble, ...] = ("talk", "empty", "cut_off", "refused")
 
 
 def renderings() -> dict[str, str]:
     """Every stored prompt by the name of its file."""
     found = {name: RunPrompts(workbench(), *target).system for name, target in _TARGETS.items()}
+    found["products"] = "\n\n".join(_of_products(arch, language) for arch in ARCHES for language in ("triton", "ptx"))
+    for language in ("triton", "ptx"):
+        spoken = RunPrompts(workbench(), "sm_90", "NVIDIA H200", language)
+        found[f"docs_{language}"] = "\n\n".join(
+            f"[{t}]\n{spoken.topic(t).partition('```')[0].rstrip()}" for t in spoken.topics
+        )
     attempts = story()
     words = RunPrompts(workbench(*attempts), "sm_90", "NVIDIA H200", outcomes=lambda: THOUGHTS)
     found["opening"] = RunPrompts(workbench(), "sm_90", "NVIDIA H200").opening()
@@ -52,6 +68,13 @@ def renderings() -> dict[str, str]:
     found["export_fix"] = _messages(instructions.fix(its, "import torch", "compile_failed", error))
     found["export_fim"] = _messages(instructions.fim("copy", "def copy(x, y):", "\n\nclass ModelNew: ..."))
     return {f"{name}.txt": text + "\n" for name, text in found.items()}
+
+
+def _of_products(arch: str, language: str) -> str:
+    """What a prompt says of hardware and language where the task has contractions, and not otherwise."""
+    plain, products = (RunPrompts(bench, arch, None, language).system for bench in (workbench(), with_products()))
+    more = [line for line in products.splitlines() if line not in plain]
+    return "\n".join([f"{arch} {language}:", *more])
 
 
 def _messages(messages: list[dict[str, str]]) -> str:

@@ -51,6 +51,16 @@ def test_a_good_candidate_is_traced_and_compiled_with_a_report(update: Updates) 
     assert result.traffic_bytes == 8000
 
 
+def test_what_triton_has_before_ptx_is_told_of_each_kernel(machine: Machine) -> None:
+    case = CaseSpec("main", (tensor(1000),), (), tensor(1000))
+    task = TaskSpec("scale", "0" * 64, "float32", "", (case,))
+    updater = Updater(task, "sm_90", machine.tracer, machine.compiler, UpdateLimits(trace_s=30.0, compile_s=60.0))
+    reply = updater.ttgir(updater.update(HEADER + COPY_KERNEL + GOOD))
+    assert (reply.problem, len(reply.texts)) == ("", 1)
+    assert "#ttg.blocked<" in reply.texts[0]
+    assert "tt.func public @scale_kernel" in reply.texts[0]
+
+
 def test_the_same_kernel_moved_down_a_line_is_the_same_work(update: Updates) -> None:
     assert update(GOOD).sha256 == update("\n\n# a comment\n" + GOOD).sha256
 

@@ -75,7 +75,7 @@ def read(request: EffectsRequest) -> EffectsReply:
 
 
 def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:
-    """The PTX that Triton makes of each kernel."""
+    """The PTX that Triton makes of each kernel, or its TTGIR."""
     texts: list[str] = []
     shared: list[int] = []
     for kernel in request.kernels:
@@ -83,8 +83,7 @@ def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:
         try:
             with _captured(folder, diagnostics):
                 _check_options(kernel)
-                written, shared_bytes = language(kernel.language).ptx(kernel, request.arch, folder)
-                text = with_needed_labels(written, lambda ptx: code_of(assemble(ptx, request.arch, folder).cubin))
+                text, shared_bytes = _text_of(kernel, request, folder)
         except PtxError as error:
             return PtxReply(problem=f"{kernel.name}: {error}"[:4000])
         except Exception as error:  # noqa: BLE001 - any failure of Triton on this text is the candidate's failure
@@ -92,6 +91,14 @@ def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:
         texts.append(text)
         shared.append(shared_bytes)
     return PtxReply(tuple(texts), tuple(shared))
+
+
+def _text_of(kernel: Kernel, request: PtxRequest, folder: Path) -> tuple[str, int]:
+    its = language(kernel.language)
+    if request.stage == "ttgir":
+        return its.ttgir(kernel, request.arch, folder), 0
+    written, shared_bytes = its.ptx(kernel, request.arch, folder)
+    return with_needed_labels(written, lambda ptx: code_of(assemble(ptx, request.arch, folder).cubin)), shared_bytes
 
 
 def compile_kernels(request: CompileRequest, folder: Path) -> tuple[CompileReply, list[bytes]]:

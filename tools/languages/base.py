@@ -100,6 +100,9 @@ class Language(Protocol):
     def ptx(self, kernel: Kernel, arch: str, folder: Path) -> tuple[str, int]:
         """In the compiler: the kernel as PTX, and the bytes of its dynamic shared memory. Raises NotCompiled."""
 
+    def ttgir(self, kernel: Kernel, arch: str, folder: Path) -> str:
+        """In the compiler: the kernel with its layouts, as Triton has it before PTX. Raises NotCompiled."""
+
     def interpret(
         self,
         kernel: Kernel,

@@ -174,19 +174,24 @@ class CompileReply:
     failed_kernel: str | None = None
 
 
+PtxStage = Literal["ttgir", "ptx"]
+
+
 @dataclass(frozen=True)
 class PtxRequest:
-    """Asks a compiler for the PTX that Triton makes of kernels for "sm_90" and the like."""
+    """Asks a compiler for the PTX that Triton makes of kernels for "sm_90" and the like, or for its own representation
+    just before that (`stage`)."""
 
     kernels: tuple[Kernel, ...]
     arch: str
+    stage: PtxStage = "ptx"
     kind: Literal["ptx"] = "ptx"
 
 
 @dataclass(frozen=True)
 class PtxReply:
-    """PTX of the kernels, in the order of the request: each text, and the bytes of dynamic shared memory that its
-    launch gives; or why there are none."""
+    """PTX of the kernels (or TTGIR), in the order of the request: each text, and the bytes of dynamic shared memory
+    that its launch gives; or why there are none."""
 
     texts: tuple[str, ...] = ()
     shared_bytes: tuple[int, ...] = ()

@@ -232,11 +232,44 @@ def hot_loop(code: Sequence[SassInstruction]) -> Sequence[SassInstruction]:
     """The loop in which tensor-core operations lie closest together; empty where none is in a loop. A branch backwards
     over the end of a program is no loop: what waits for long lies behind it."""
     products = list(itertools.accumulate((class_of(i) == "tensor core" for i in code), initial=0))
-    ends = list(itertools.accumulate((i.head in ("EXIT", "RET") and not i.predicate for i in code), initial=0))
-    loops = ((begin, last + 1) for begin, last in _loops(code))
-    density = {(a, b): (products[b] - products[a]) / (b - a) for a, b in loops if ends[a] == ends[b]}
+    density = {(a, b): (products[b] - products[a]) / (b - a) for a, b in _spans(code)}
     first, after = max(density, key=lambda its: density[its], default=(0, 0))
     return code[first:after] if density.get((first, after)) else ()
+
+
+def _spans(code: Sequence[SassInstruction]) -> list[tuple[int, int]]:
+    """The first instruction of each loop and the one after it, but for branches over the end of a program."""
+    ends = list(itertools.accumulate((i.head in ("EXIT", "RET") and not i.predicate for i in code), initial=0))
+    return [(begin, last + 1) for begin, last in _loops(code) if ends[begin] == ends[last + 1]]
+
+
+def hot_code(code: Sequence[SassInstruction], most: int) -> Sequence[SassInstruction]:
+    """What of a kernel is worth reading, `most` instructions of it: all of a short one; of a longer one its hot loop,
+    else its innermost loops, else nothing."""
+    if len(code) <= most:
+        return code
+    spans = _spans(code)[:_MOST_LOOPS]
+    inner = [(a, b) for a, b in spans if not any(a <= c and d <= b and (a, b) != (c, d) for c, d in spans)]
+    return (hot_loop(code) or [i for a, b in inner for i in code[a:b]])[:most]
+
+
+def by_line(code: Sequence[SassInstruction]) -> list[tuple[int, Census]]:
+    """What each line of the candidate came to, those first that take the longest to issue."""
+    lines: dict[int, list[SassInstruction]] = {}
+    for i in code:
+        if i.line and i.file in _CANDIDATE:
+            lines.setdefault(i.line, []).append(i)
+    counts = ((line, census(part)) for line, part in lines.items())
+    return sorted(counts, key=lambda its: (-its[1].issue_cycles, -its[1].instructions, its[0]))
+
+
+def excerpt(code: Iterable[SassInstruction]) -> str:
+    """Instructions with their source line, the cycles until the next, and the scoreboards that they wait for."""
+    lines = []
+    for i in code:
+        lines += [f"{i.label}:"] if i.label else []
+        lines.append(f"{i.line or '':>5} {i.stall:>2} {i.issue[:7]} {_code(i).lstrip()}")
+    return "\n".join(lines)
 
 
 def widths(part: Census, *accesses: str) -> tuple[int, int] | None:

@@ -20,11 +20,11 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -43,14 +43,20 @@ from kerneltune.agent.attempt import (
     rank_order,
 )
 from kerneltune.agent.authors.llm.prompts import (
-    Disassembled,
     RunPrompts,
     Trouble,
+    format_baseline,
     format_bench,
+    format_code,
+    format_expert,
+    format_look,
     format_reflect,
     format_same,
+    format_sass,
     format_update,
+    without_locations,
 )
+from kerneltune.agent.authors.search.neighbours import CannotLower, Sketch
 from kerneltune.agent.events import ModelAsked, ModelBusy, Replied, Said, Warned
 from kerneltune.agent.models.types import (
     ContextOverflow,
@@ -71,14 +77,16 @@ from kerneltune.agent.models.types import (
 )
 from kerneltune.agent.settings import Strategy
 from kerneltune.agent.tracker import AttemptTracker
-from kerneltune.tools.reflect import PlanWork, Roofline, facts_of, roofline, work_of
+from kerneltune.tools.reflect import PlanWork, Roofline, counters_in_words, facts_of, roofline, work_of
 from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.errors import WorkerError
 from kerneltune.tools.schema.gpus import Gpu, gpu_for_arch
+from kerneltune.tools.schema.messages import SassReply
 from kerneltune.tools.schema.sass import KernelFacts
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.update import Update
 
-# The three tools as a model sees them, and its calls of them ---------------------------------------------------------
+# The four tools as a model sees them, and its calls of them ---------------------------------------------------------
 
 
 _MOST_PROBLEMS = 4
@@ -98,27 +106,25 @@ class _Arguments(BaseModel):
 class EditArguments(_Arguments):
     """One replacement in the parent's source."""
 
-    search: str = Field(description="Lines of the source, exactly as they are there, found once.")
+    search: str = Field(description="Lines exactly as they are there, found once.")
     replace: str = Field(description="What stands there instead.")
 
 
 class UpdateArguments(_Arguments):
     """Of `update`."""
 
-    parent: int | None = Field(default=None, description="The attempt that this one is derived from.")
+    parent: int | None = Field(default=None, description="The attempt that it is derived from.")
     rationale: str = Field(description="One line: what is tried, and why it should help.")
     hypothesis: str | None = Field(
         default=None,
-        description="What limits `parent`, or makes it wrong, as a claim that this attempt can refute; null for none.",
+        description="What limits `parent`, or makes it wrong, as a claim that this attempt can refute.",
     )
     predicted_speedup: float | None = Field(
         default=None,
-        description="Time of `parent` divided by that of this attempt, such as 1.2; 1 for no change; null for none.",
+        description="Time of `parent` / time of this attempt, such as 1.2; 1 for no change.",
     )
-    source: str | None = Field(default=None, description="The whole file; null when `edits` are given.")
-    edits: list[EditArguments] | None = Field(
-        default=None, description="Replacements in the source of `parent`; null when `source` is given."
-    )
+    source: str | None = Field(default=None, description="The whole file; null with `edits`.")
+    edits: list[EditArguments] | None = Field(default=None, description="In the source of `parent`, or null.")
 
 
 class BenchArguments(_Arguments):
@@ -131,30 +137,40 @@ class ReflectArguments(_Arguments):
     """Of `reflect`."""
 
     attempt: int = Field(description="A benched attempt.")
-    hypothesis: str = Field(description="What limits it, as you see it before the evidence.")
+    hypothesis: str = Field(description="What limits it, before the evidence.")
+
+
+What = Literal["baseline_code", "expert", "source", "ttgir", "ptx", "sass", "counters", "docs"]
+
+
+class LookArguments(_Arguments):
+    """Of `look`."""
+
+    what: What
+    name: str | None = Field(default=None, description="Of expert or docs; null lists them.")
+    number: int | None = Field(default=None, description="Of an attempt, for the others.")
 
 
 ARGUMENTS: dict[str, type[_Arguments]] = {
     "update": UpdateArguments,
     "bench": BenchArguments,
     "reflect": ReflectArguments,
+    "look": LookArguments,
 }
 _WORDS = {
-    "update": "Trace and compile a kernel: one Python file with its Triton or PTX in it. It becomes an attempt with a "
-    "number. Give the whole `source`, or `edits` on any earlier attempt. Several updates in one reply are compiled "
-    "side by side. Tells registers, spills, shared memory, occupancy and library calls, or the error with its line. "
-    "Its own `hypothesis` and `predicted_speedup` are held against its verdict.",
-    "bench": "Check an attempt on every shape and many kinds of inputs, and time it where there is a GPU. Tells the "
-    "verdict, the worst error, the time with its interval, the ratio to each baseline and to the speed of light.",
-    "reflect": "State what limits a benched attempt. Tells the evidence: roofline, compiler report, instruction "
-    "counts, difference to the best, and how your earlier predictions came out.",
+    "update": "Trace and compile a file, whole or as `edits` of any earlier attempt. It becomes an attempt with a "
+    "number. Tells what the compiler made of it, or the error with its line.",
+    "bench": "Check an attempt on every shape and many kinds of inputs; where there is a GPU, time it against the "
+    "baselines and the speed of light.",
+    "reflect": "State what limits a benched attempt. Tells what does, what mending it can gain, and how your "
+    "predictions came out.",
+    "look": "Show code and texts; costs no attempt.",
 }
 
 
 def _schema(model: type[_Arguments]) -> dict[str, Json]:
     """As strict modes want it: every property required, nothing besides, no titles or defaults."""
     schema: dict[str, Json] = _strict(model.model_json_schema())
-    schema.pop("description", None)
     return schema
 
 
@@ -165,6 +181,7 @@ def _strict(value: Any) -> Any:
         return value
     made = {k: _strict(v) for k, v in value.items() if k not in ("default", "title") or isinstance(v, dict)}
     if "properties" in made:
+        made.pop("description", None)
         made["required"] = list(made["properties"])
     return made
 
@@ -179,13 +196,27 @@ class Mistake(Exception):
     """A call that cannot be carried out; the message says why, and what would work."""
 
 
+def no_inductor() -> Sketch:
+    """TorchInductor, where nobody started it. Raises CannotLower."""
+    raise CannotLower("it is not at hand")
+
+
 class ToolExecutor:
     """Turns the tool calls of one conversation into actions, and what came of those into words. `gpu`: what kernels are
-    compiled for; `rounds`: how many replies with verdicts it may have, None for as many as the run lasts; `made`: how
-    many attempts it made."""
+    compiled for; `rounds`: how many replies with verdicts it may have, None for as many as the run lasts; `inductor`:
+    asks TorchInductor; `made`: how many attempts it made."""
 
-    def __init__(self, tracker: AttemptTracker, key: str, gpu: Gpu, rounds: int | None = None) -> None:
-        self._tracker, self._key, self._gpu, self._rounds = tracker, key, gpu, rounds
+    def __init__(
+        self,
+        tracker: AttemptTracker,
+        key: str,
+        gpu: Gpu,
+        prompts: RunPrompts,
+        rounds: int | None = None,
+        inductor: Callable[[], Sketch] = no_inductor,
+    ) -> None:
+        self._tracker, self._key, self._gpu, self._prompts, self._rounds = tracker, key, gpu, prompts, rounds
+        self._inductor = inductor
         self._had_verdicts = 0  # rounds
         self._drafts: dict[int, Attempt] = {}  # not benched yet
         self._updates: dict[int, Update] = {}  # of attempts of this conversation
@@ -199,6 +230,10 @@ class ToolExecutor:
     def drafts(self) -> tuple[Attempt, ...]:
         """What was compiled and is not benched."""
         return tuple(self._drafts.values())
+
+    def room(self, of_run: float) -> float:
+        """How many attempts it may still make, where the run may begin so many."""
+        return of_run if self._rounds is None else min(of_run, designs_of(self._rounds) - self.made)
 
     @property
     def is_full(self) -> bool:
@@ -236,6 +271,8 @@ class ToolExecutor:
                     return ToolResult(call.call_id, (yield from self._benched(number)))
                 case ReflectArguments() as wanted:
                     return ToolResult(call.call_id, (yield from self._reflected(wanted)))
+                case LookArguments() as wanted:
+                    return ToolResult(call.call_id, self._looked(wanted))
             raise AssertionError(call.name)
         except Mistake as mistake:
             return _mistaken(call, mistake)
@@ -323,8 +360,8 @@ class ToolExecutor:
             raise Mistake(f"attempt {wanted.attempt} is not benched yet; bench it first")
         attempt = self._attempt(wanted.attempt)
         yield [ReflectAction(attempt, wanted.hypothesis)]
-        predictions = self._tracker.predictions
-        return format_reflect(attempt, self._tracker, self._disassembled(attempt), predictions, self._place(attempt))
+        facts, sass = self._disassembled(attempt)
+        return format_reflect(attempt, self._tracker, facts, sass, self._tracker.predictions, self._place(attempt))
 
     def _place(self, attempt: Attempt) -> Roofline:
         """Where an attempt lies on the roofline, and what to look at."""
@@ -332,16 +369,84 @@ class ToolExecutor:
         work = work_of(update, attempt.judged.variant) if update is not None else PlanWork()
         return roofline(self._tracker.task, self._gpu, attempt.judged, attempt.kernels, work)
 
-    def _disassembled(self, attempt: Attempt) -> Disassembled:
-        """What the attempt's kernels are made of, and those of the best if it is another one of this conversation."""
-        update, variant = self._updates.get(attempt.number), attempt.judged.variant
+    def _disassembled(self, attempt: Attempt) -> tuple[tuple[KernelFacts, ...], SassReply]:
+        """What the compiler made of an attempt's kernels, and of what those that it was compiled to here consist."""
+        update, variant = self._updates.get(attempt.number), attempt.variant
         if update is None or not attempt.kernels:
-            return Disassembled(tuple(map(KernelFacts, attempt.kernels)))
-        leader, disassemble = self._tracker.best, self._tracker.tools.updater.sass
-        other = self._updates.get(leader.number) if leader and leader.number != attempt.number else None
+            return tuple(map(KernelFacts, attempt.kernels)), SassReply()
         facts = facts_of(update, update.judged_plan(variant) or update.main_plan)
-        best = disassemble(other, leader.judged.variant).kernels if leader and other else ()
-        return Disassembled(facts, disassemble(update, variant), best)
+        return facts, self._tracker.tools.updater.sass(update, variant)
+
+    def _looked(self, wanted: LookArguments) -> str:
+        """What is to be seen. Raises Mistake, with the list of what there is."""
+        match wanted.what:
+            case "baseline_code":
+                return self._baseline()
+            case "docs":
+                topics = {name: topic.about for name, topic in self._prompts.topics.items()}
+                return _by_name(wanted, topics, self._prompts.topic)
+            case "expert":
+                experts = self._prompts.experts
+                says = {name: sketch.says for name, sketch in experts.items()}
+                return _by_name(wanted, says, lambda name: format_expert(experts[name]))
+        if wanted.number is None:
+            raise Mistake(f"`look` at {wanted.what} needs a `number`, that of an attempt")
+        attempt = self._drafts.get(wanted.number) or self._attempt(wanted.number)
+        match wanted.what:
+            case "source":
+                return format_look(f"#{attempt.number}: {attempt.rationale}", code=attempt.source)
+            case "counters":
+                return self._counters(attempt)
+        return self._code(attempt, wanted.what)
+
+    def _baseline(self) -> str:
+        try:
+            sketch = self._inductor()
+        except (CannotLower, WorkerError) as error:
+            raise Mistake(f"TorchInductor has no kernels for this task: {error}") from error
+        return format_baseline(sketch)
+
+    def _counters(self, attempt: Attempt) -> str:
+        counters = counters_in_words(attempt.judged.receipt) if attempt.verdict else []
+        if not counters:
+            raise Mistake(
+                f"nothing was counted of attempt {attempt.number}: that is done on a GPU with --counters, of what was "
+                "judged in full"
+            )
+        return format_look(f"#{attempt.number}:", [f"{name}: {line}" for name, line in counters])
+
+    def _code(self, attempt: Attempt, what: Literal["ttgir", "ptx", "sass"]) -> str:
+        """What its kernels came to; an attempt of another conversation or process is compiled again."""
+        number, variant, updater = attempt.number, attempt.variant, self._tracker.tools.updater
+        update = self._updates.get(number) or updater.update(attempt.source)
+        self._updates[number] = update
+        plan = update.judged_plan(variant) or update.main_plan
+        kernels = [kernel for kernel, _ in update.compiled_of(plan)]
+        if not kernels:
+            raise Mistake(f"nothing of attempt {number} was compiled")
+        if what == "ttgir":
+            written = updater.ttgir(update, variant)
+            if written.problem:
+                raise Mistake(f"attempt {number} has no TTGIR: {written.problem}")
+            named = zip((k.name for k in kernels), map(without_locations, written.texts), strict=True)
+            return format_code(number, "TTGIR", list(named), "mlir")
+        sass = updater.sass(update, variant)
+        if sass.problem:
+            raise Mistake(f"attempt {number} cannot be disassembled: {sass.problem}")
+        if what == "sass":
+            return format_sass(number, facts_of(update, plan), sass.kernels)
+        texts = [k.text if k.language == "ptx" else its.ptx for k, its in zip(kernels, sass.kernels, strict=True)]
+        return format_code(number, "PTX", list(zip((k.name for k in kernels), texts, strict=True)), "ptx")
+
+
+def _by_name(wanted: LookArguments, known: Mapping[str, str], show: Callable[[str], str]) -> str:
+    """What is shown of a name; the list of those that there are where it is null. Raises Mistake."""
+    listed = "\n".join(f"- {name}: {about}" for name, about in known.items()) or "none for this task"
+    if wanted.name is None:
+        return f"{wanted.what}:\n{listed}"
+    if wanted.name not in known:
+        raise Mistake(f"there is no {wanted.what} {wanted.name[:_SHOWN]!r}; there are:\n{listed}")
+    return show(wanted.name)
 
 
 def _proposal(wanted: UpdateArguments, source: str, parent_id: str | None, origin: LlmTurn) -> Proposal:
@@ -484,8 +589,8 @@ _USUAL_REPLY = 32_000
 class LlmConversation:
     """A conversation of a run. `key` names it in the record; `history` is what the model is told in the place of what
     was forgotten. Before every request the loop may end it, and while a reply is waited for `left_s` and `is_over` say
-    whether the run has time for it; `left_usd`: what the run may still spend. `is_done`: the model said, and said
-    again, that it has nothing left to try."""
+    whether the run has time for it; `left_usd`: what the run may still spend, and `room`: how many attempts it may
+    begin. `is_done`: the model said, and said again, that it has nothing left to try."""
 
     tracker: AttemptTracker
     key: str
@@ -499,6 +604,7 @@ class LlmConversation:
     left_s: Callable[[], float] = lambda: math.inf
     is_over: Callable[[], bool] = lambda: False
     left_usd: Callable[[], float] = lambda: math.inf
+    room: Callable[[], float] = lambda: math.inf
     turn: int = 0
     is_done: bool = False
     _messages: list[Message] = field(default_factory=list)
@@ -512,7 +618,7 @@ class LlmConversation:
     def actions(self) -> Actions:
         """Ask, and want done what the model calls for, until it has no more to say or has made its share. Raises
         LlmError."""
-        self._hear(self.opening)
+        self._hear(self._with_standing(self.opening))
         try:
             while True:
                 self._expect()
@@ -670,12 +776,17 @@ class LlmConversation:
     def _answer(self, reply: Reply) -> Steps[int]:
         """Have the calls carried out; how many replies in a row have been in vain."""
         results = yield from self.executor.run(reply.calls, self.turn)
+        results = (*results[:-1], replace(results[-1], text=self._with_standing(results[-1].text)))
         for result in results:
             raw = {"call_id": result.call_id, "is_error": result.is_error}
             self.tracker.emit(Said(self.tracker.run_id, "tool", result.text, raw=raw, conversation=self.key))
         self._messages.append(ToolResults(results))
         self._vain = self._vain + 1 if all(r.is_error for r in results) else 0
         return self._vain
+
+    def _with_standing(self, text: str) -> str:
+        left = self.executor.room(self.room()), self.left_s(), self.left_usd()
+        return "\n\n".join(filter(None, (text, self.prompts.standing(*left))))
 
     def _length(self, reply: Reply) -> int:
         """Tokens of the next prompt, about: those of the last one and what came on top."""
@@ -742,8 +853,8 @@ class _Rules:
 @dataclass
 class LlmAuthor:
     """One run of a model. `finished_keys`: conversations of earlier processes, whose keys are taken; `start`: the
-    attempt that the conversations begin at, once it is made; `left_s`, `is_over`, `left_usd`:
-    of the run."""
+    attempt that the conversations begin at, once it is made; `left_s`, `is_over`, `left_usd`, `room`: of the run;
+    `inductor`: asks TorchInductor for its kernels."""
 
     tracker: AttemptTracker
     model: LanguageModel
@@ -758,6 +869,8 @@ class LlmAuthor:
     left_s: Callable[[], float] = lambda: math.inf
     is_over: Callable[[], bool] = lambda: False
     left_usd: Callable[[], float] = lambda: math.inf
+    room: Callable[[], float] = lambda: math.inf
+    inductor: Callable[[], Sketch] = no_inductor
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -781,7 +894,7 @@ class LlmAuthor:
             self.tracker,
             key,
             self.model,
-            ToolExecutor(self.tracker, key, gpu_for_arch(self.arch), self._rules.rounds),
+            ToolExecutor(self.tracker, key, gpu_for_arch(self.arch), self.prompts, self._rules.rounds, self.inductor),
             self.prompts,
             opening,
             self.prompts.history if self._rules.alone else lambda: opening,
@@ -790,6 +903,7 @@ class LlmAuthor:
             self.left_s,
             self.is_over,
             self.left_usd,
+            self.room,
         )
         self._held += 1
         return self._counted(conversation)

@@ -6,26 +6,29 @@ attempts. Nothing here may tell of a held-out case: cases are those with `held_o
 """
 
 import ast
-import difflib
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
-from math import exp, log, prod
+from math import exp, inf, log, prod
 from statistics import median
 from typing import Literal, TypeGuard
 
 from kerneltune.agent.attempt import Attempt, Lesson, best
+from kerneltune.agent.authors.search.experts import experts, ptx_experts
+from kerneltune.agent.authors.search.neighbours import Sketch
 from kerneltune.agent.events import Reflected
 from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.prompts import render, render_text
+from kerneltune.tools.corpus import example
 from kerneltune.tools.languages.base import language_in, prompt_of
 from kerneltune.tools.receipt import HIDDEN, author_view
-from kerneltune.tools.reflect import Roofline, bottlenecks, evidence_in_words, facts_of
-from kerneltune.tools.schema.codec import Json, one_line
-from kerneltune.tools.schema.gpus import GPUS, Gpu, gpu_named, rate_tflops, speed_of_light
-from kerneltune.tools.schema.messages import SassReply
-from kerneltune.tools.schema.sass import KernelFacts, Sass, census, changes, facts_in_words, hot_loop, made_of
+from kerneltune.tools.reflect import Roofline, bottlenecks, facts_of, limits_in_words
+from kerneltune.tools.schema.codec import Json, one_line, plain
+from kerneltune.tools.schema.gpus import GPUS, Ceilings, Gpu, gpu_named, rate_tflops, speed_of_light, tree_bytes
+from kerneltune.tools.schema.messages import Baselines, SassReply
+from kerneltune.tools.schema.sass import KernelFacts, Sass, by_line, excerpt, facts_in_words, hot_code, made_of
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.schema.verdict import KernelReport, Verdict, launches_in_words
 from kerneltune.tools.update import Update
@@ -60,8 +63,9 @@ _SAME_OPERATION = dict.fromkeys(("linear", "mm", "bmm", "addmm", "baddbmm", "sca
 
 class RunPrompts:
     """`arch`: what is compiled for ("sm_90"); `gpu`: what the driver calls the GPU that times, or None where nothing is
-    timed; `outcomes`: what has been reflected in this run so far, oldest first; `lessons` of earlier runs. Raises
-    ValueError for an unknown `language`; an unknown GPU or target gets words without numbers."""
+    timed; `outcomes`: what has been reflected in this run so far, oldest first; `lessons` of earlier runs; `ceilings`
+    of that GPU, where they were measured; `baselines`: waits for those that are timed first. Raises ValueError for an
+    unknown `language`; an unknown GPU or target gets words without numbers."""
 
     def __init__(
         self,
@@ -71,23 +75,38 @@ class RunPrompts:
         language: str = "triton",
         outcomes: Callable[[], Sequence[Reflected]] = lambda: (),
         lessons: Sequence[Lesson] = (),
+        ceilings: Ceilings | None = None,
+        baselines: Callable[[], Baselines | None] | None = None,
     ) -> None:
         spoken = language_in(language)
-        self._tracker, self._outcomes, self._timed = tracker, outcomes, gpu is not None
+        self._tracker, self._outcomes, self._timed, self._baselines = tracker, outcomes, gpu is not None, baselines
         self._lessons = [lesson_values(lesson, tracker.task) for lesson in lessons]
         hardware = _hardware(arch, gpu)
+        self.topics = {name: topic for name, topic in TOPICS.items() if topic.language == language}
+        self.experts = {
+            sketch.name: sketch
+            for sketch in (*(ptx_experts(tracker.task.name) if language == "ptx" else ()), *experts(tracker.task))
+        }
+        known: Values = {
+            "arch": arch,
+            "timed": self._timed,
+            "language": language,
+            "hardware": hardware,
+            "ceilings": ceilings,
+            "contractions": tracker.task.main.flops > 0,
+        }
+        self._known = known
         self.system = render(
             "system.j2",
-            arch=arch,
             gpu_name=_bare(gpu) if gpu else "a GPU that is not at hand",
-            timed=self._timed,
-            language=language,
             language_name=spoken.name,
             imports=spoken.imports,
-            language_prompt=render_text(prompt_of(language), arch=arch, timed=self._timed),
-            hardware=hardware,
+            language_prompt=render_text(prompt_of(language), **known),
             task=task_values(tracker.task),
-            light=light_values(tracker.task, hardware) if hardware and gpu else None,
+            light=light_values(tracker.task, hardware, ceilings) if hardware and gpu else None,
+            experts=list(self.experts),
+            topics=list(self.topics),
+            **known,
         )
 
     def opening(self, seeds: tuple[Attempt, ...] = (), rounds: int | None = None) -> str:
@@ -95,6 +114,27 @@ class RunPrompts:
         verdicts it may have."""
         whole = [self._whole(a) for a in seeds]
         return render("opening.j2", timed=self._timed, seeds=whole, rounds=rounds, lessons=self._lessons)
+
+    def standing(self, attempts: float, seconds: float, usd: float) -> str:
+        """What is left of a run, infinite where nothing limits it, and what is to be beaten: the best, before there is
+        one the baselines, which are waited for."""
+        limits = ((attempts, "{:.0f} attempts"), (seconds, "{:.0f} s"), (usd, "${:.2f}"))
+        leader = self._tracker.best
+        found = self._baselines() if self._baselines and not leader else None
+        return render(
+            "standing.j2",
+            left=[words.format(max(0.0, value)) for value, words in limits if value != inf],
+            best=leader.number if leader else None,
+            result=result_words(leader, leader.judged) if leader else "",
+            baselines={name: _us(us) for name, us in found.times_us.items()} if found else {},
+            pending=found.pending if found else (),
+            timed=self._timed,
+        )
+
+    def topic(self, name: str) -> str:
+        """How to do what one of `topics` is about, with its example."""
+        words = render(f"docs/{name}.j2", **self._known)
+        return format_look(words, code=example(self.topics[name].example))
 
     def history(self) -> str:
         """What has been tried in this run so far, and what came of it. Bounded, but for the best source."""
@@ -195,14 +235,21 @@ def _tensor(shape: Sequence[int], dtype: str, stride: Sequence[int] | None) -> s
     return f"{dtype}{list(shape)}{strides}"
 
 
-def light_values(spec: TaskSpec, gpu: Gpu) -> Values | None:
-    """How fast the timed case could be; None when the rates of its precision are not known."""
+def light_values(spec: TaskSpec, gpu: Gpu, ceilings: Ceilings | None = None) -> Values | None:
+    """How fast the timed case could be, by the data sheet and by what was measured: on this GPU, where it was
+    calibrated. None when the rates of its precision are not known."""
     try:
         floor = speed_of_light(spec.main, gpu, spec.precision)
     except KeyError:
         return None
-    measured = _short(floor.measured_us) if floor.measured_us is not None else ""
-    return {"us": _short(floor.us), "bound": floor.bound, "measured_us": measured}
+    here = ceilings.light_us(spec.main, tree_bytes(spec.main.outputs), spec.precision) if ceilings else None
+    measured = floor.measured_us if here is None else here
+    return {
+        "us": _short(floor.us),
+        "bound": floor.bound,
+        "measured_us": _short(measured) if measured is not None else "",
+        "is_of_here": here is not None,
+    }
 
 
 def relevant(lessons: Sequence[Lesson], spec: TaskSpec, gpu: str | None) -> list[Lesson]:
@@ -399,9 +446,9 @@ def _positive(value: Json) -> TypeGuard[float]:
 
 _AROUND = 2  # lines shown on either side of one that is named
 _MOST_EXCERPTS = 2
-_MOST_DIFF = 60  # lines; what differs in more is another design
 _MOST_HYPOTHESES = 8
 _MOST_REPORTS = 6
+_MOST_BOTTLENECKS = 3
 _MOST_DETAIL = 2_000  # characters of a compiler's message
 
 
@@ -453,43 +500,28 @@ def format_bench(attempt: Attempt, tracker: AttemptTracker, outcome: Reflected |
     )
 
 
-@dataclass(frozen=True)
-class Disassembled:
-    """What an attempt's kernels came to: the compiler's `facts` and their `sass`; `best_sass` of the best attempt,
-    empty where it is this one or was compiled elsewhere."""
-
-    facts: Sequence[KernelFacts] = ()
-    sass: SassReply = field(default_factory=SassReply)
-    best_sass: Sequence[Sass] = ()
-
-
 def format_reflect(
     attempt: Attempt,
     tracker: AttemptTracker,
-    compiled: Disassembled,
+    facts: Sequence[KernelFacts],
+    sass: SassReply,
     predictions: Sequence[Reflected],
     place: Roofline,
 ) -> str:
-    """Of a `reflect`. `predictions`: those that were decided, oldest first."""
-    leader, sass = tracker.best, compiled.sass
-    other = leader if leader is not None and leader.attempt_id != attempt.attempt_id else None
-    diff = _diff(attempt.source, other.source) if other else ()
-    alike = len(diff) <= _MOST_DIFF  # counts of unrelated kernels compare no more than their lines do
-    both = bool(alike and other and compiled.best_sass and sass.kernels)
-    kernels = [its for its in zip_longest(compiled.facts, sass.kernels) if its[0] and _is_run(its[0], compiled.facts)]
+    """Of a `reflect`: what the compiler did (`facts`, and `sass` of the same kernels), what limits the attempt, and
+    `predictions` that were decided, oldest first."""
     return render(
         "results/reflect.j2",
         number=attempt.number,
         verdict=attempt.verdict,
         main=tracker.task.main,
         place=place,
-        kernels=[(facts_in_words(*its), _made(its[1]) if its[1] else "") for its in kernels[:_MOST_REPORTS]],
+        kernels=[facts_in_words(*its) for its in zip_longest(facts, sass.kernels) if its[0] and _is_run(its[0], facts)][
+            :_MOST_REPORTS
+        ],
         uncounted=sass.problem,
-        evidence=evidence_in_words(attempt.judged),
+        evidence=limits_in_words(attempt.judged, _MOST_BOTTLENECKS),
         limited=bool(bottlenecks(attempt.judged)),
-        best=other.number if other else None,
-        diff="\n".join(diff) if alike else "",
-        instructions=changes(sass.kernels, compiled.best_sass) if both else "",
         history=[_prediction(p) for p in predictions[-_MOST_HYPOTHESES:]],
         **calibration(predictions),
     )
@@ -498,12 +530,6 @@ def format_reflect(
 def _is_run(facts: KernelFacts, among: Sequence[KernelFacts]) -> bool:
     """Whether a forward launches a kernel; one that only prepares weights takes no time and says nothing."""
     return facts.programs > 0 or not any(other.programs for other in among)
-
-
-def _made(kernel: Sass) -> str:
-    """What the loop around the products is made of; without such a loop the whole kernel."""
-    loop = census(hot_loop(kernel.instructions))
-    return f"the loop: {made_of(loop)}" if loop.instructions else made_of(kernel.whole)
 
 
 def calibration(predictions: Sequence[Reflected]) -> Values:
@@ -544,6 +570,91 @@ def _around(text: str, numbers: Sequence[int]) -> list[str]:
     return [f"{'>' if n in named else ' '} {n:4} {lines[n - 1]}" for n in near]
 
 
-def _diff(source: str, best: str) -> list[str]:
-    """The lines that differ, with those beside them."""
-    return list(difflib.unified_diff(source.split("\n"), best.split("\n"), "this", "best", n=1, lineterm=""))[2:]
+# ---
+# What `look` shows.
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A text of prompts/docs about writing kernels in a `language`; `example`: an honest candidate of the corpus."""
+
+    about: str
+    example: str
+    language: str = "triton"
+
+
+TOPICS: dict[str, Topic] = {
+    "streams": Topic("cache policies, access widths, bytes in flight of memory-bound kernels", "cache_modifiers"),
+    "online_softmax": Topic("running maxima and sums, attention in one pass", "online_attention"),
+    "persistent": Topic("a fixed grid that walks over the work", "persistent_rows"),
+    "split_k": Topic("sums shared by programs where tiles are few", "split_k_in_a_workspace"),
+    "dot": Topic("shapes, precisions and stages of tl.dot; order of tiles", "three_times_tf32"),
+    "tma": Topic("tensor descriptors", "matmul_by_tensor_maps"),
+    "warp_specialization": Topic("warps that load for warps that compute", "warp_specialised_matmul"),
+    "inline_ptx": Topic("instructions that Triton has no word for", "assembly_that_packs_pairs"),
+    "ptx_streams": Topic("L2 policies, bulk copies, bytes in flight", "ptx_cache_hints", "ptx"),
+    "ptx_matrices": Topic("mma, ldmatrix and wgmma, fed by asynchronous copies", "ptx_tensor_core_tile", "ptx"),
+}
+_MOST_CODE = 12_000  # characters of compiled code; sources are whole
+_MOST_INSTRUCTIONS, _MOST_LINES, _MOST_LOOPS, _MOST_NAME = 120, 10, 500, 80
+_LOCATIONS = re.compile(r"^#loc.*\n?| loc\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", re.MULTILINE)  # of MLIR
+_LABEL, _BRANCH = re.compile(r"\s*([\w$]+):"), re.compile(r"\bbra(?:\.uni)?\s+([\w$]+)")  # of PTX
+
+
+def format_look(words: str, lines: Sequence[str] = (), code: str = "", language: str = "python") -> str:
+    """Of a `look`: what it is, facts about it, and its code."""
+    return render("results/look.j2", words=words, lines=lines, text=code, language=language)
+
+
+def format_expert(sketch: Sketch) -> str:
+    """An expert's kernels as a candidate for the task, with what its search would try."""
+    tried = [f"{name}: {', '.join(map(str, values))}" for name, values in sketch.space.items()]
+    return format_look(
+        f"{sketch.name}: {sketch.says}", [f"worth trying: {'; '.join(tried)}"] if tried else [], sketch.source
+    )
+
+
+def format_baseline(sketch: Sketch) -> str:
+    """TorchInductor's kernels, whose first comment lists what is launched and what is left to a library."""
+    return format_look("What TorchInductor writes for the timed case alone:", code=sketch.source)
+
+
+def format_code(number: int, what: str, kernels: Sequence[tuple[str, str]], language: str) -> str:
+    """What each of an attempt's kernels came to in one of the compiler's languages, by name; bounded in all."""
+    most = _MOST_CODE // max(1, len(kernels))
+    parts = [f"// {plain(name, _MOST_NAME)}\n{_shortened(text, most)}" for name, text in kernels]
+    return format_look(f"#{number}, {what}:", code="\n".join(parts), language=language)
+
+
+def format_sass(number: int, facts: Sequence[KernelFacts], kernels: Sequence[Sass]) -> str:
+    """What source lines came to, and the instructions that matter."""
+    lines = []
+    for its, sass in zip(facts, kernels, strict=True):
+        counts = by_line(sass.instructions)[:_MOST_LINES]
+        lines += [facts_in_words(its, sass), *(f"line {line}: {made_of(part)}" for line, part in counts)]
+    code = [excerpt(hot_code(sass.instructions, _MOST_INSTRUCTIONS)) for sass in kernels]
+    words = f"#{number}, machine code; by line of the source, cycles until the next, scoreboards waited for (B):"
+    return format_look(words, lines, "\n".join(filter(None, code))[:_MOST_CODE], "text")
+
+
+def without_locations(ttgir: str) -> str:
+    """TTGIR without the places in the source that each operation came from."""
+    return _LOCATIONS.sub("", ttgir)
+
+
+def _shortened(text: str, most: int) -> str:
+    """A text without empty lines; of one that is too long its innermost loops, else its beginning."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    shown = lines if sum(map(len, lines)) <= most else _inner_loops(lines) or lines
+    kept = "\n".join(shown)[:most]
+    left = len(lines) - kept.count("\n") - 1
+    return f"{kept}\n… {left} more lines" if left > 0 else kept
+
+
+def _inner_loops(lines: Sequence[str]) -> list[str]:
+    """Of PTX, the lines of its innermost loops: from a label to a branch back to it."""
+    labels = {found[1]: n for n, line in enumerate(lines) if (found := _LABEL.match(line))}
+    branches = ((labels.get(found[1], n), n) for n, line in enumerate(lines) if (found := _BRANCH.search(line)))
+    spans = [(first, last) for first, last in branches if first < last][:_MOST_LOOPS]
+    inner = [(a, b) for a, b in spans if not any(a <= c and d <= b and (a, b) != (c, d) for c, d in spans)]
+    return [line for a, b in inner for line in lines[a : b + 1]]

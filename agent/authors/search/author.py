@@ -210,6 +210,12 @@ def _proposal(move: Move, source: str) -> Proposal:
     return Proposal(source, rationale, parent_id, SearchPoint(move.sketch.name, move.params), hypothesis, prediction)
 
 
+def lowered(lower: Lower, arch: int, task: TaskSpec) -> Sketch:
+    """TorchInductor's kernels for the timed case, as they come. Raises CannotLower and WorkerError."""
+    code = lower(task.source, {**overrides(task, task.main), "config": _SETTINGS["inductor"]}, arch)
+    return clean(task.name, task.source, [code])
+
+
 def overrides(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
     """What `inductor.lower` needs to see one case: its inputs, its constructor's arguments, its module constants, and
     the same without the inputs of every case that may be known, if there are several."""

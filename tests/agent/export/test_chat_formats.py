@@ -173,7 +173,7 @@ def check_llama_factory(row: dict[str, Any]) -> None:
             calls = json.loads(value)
             for call in calls if isinstance(calls, list) else [calls]:
                 assert set(call) == {"name", "arguments"}
-    assert [set(t) for t in json.loads(row["tools"])] == [{"name", "description", "parameters"}] * 3
+    assert [set(t) for t in json.loads(row["tools"])] == [{"name", "description", "parameters"}] * len(TOOLS)
 
 
 @pytest.mark.parametrize("form", [ShareGpt(), ShareGpt(seen=True)])

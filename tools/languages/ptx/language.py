@@ -117,6 +117,9 @@ class PtxLanguage:
     def ptx(self, kernel: Kernel, arch: str, folder: Path) -> tuple[str, int]:
         raise NotCompiled(Failure(Status.REJECTED, "is PTX already"))
 
+    def ttgir(self, kernel: Kernel, arch: str, folder: Path) -> str:
+        raise NotCompiled(Failure(Status.REJECTED, "is PTX, which Triton does not see"))
+
     def interpret(
         self,
         kernel: Kernel,

@@ -166,6 +166,10 @@ class TritonLanguage:
         built, _ = _built(kernel, arch, folder)
         return built.asm["ptx"], int(built.metadata.shared)
 
+    def ttgir(self, kernel: Kernel, arch: str, folder: Path) -> str:
+        built, _ = _built(kernel, arch, folder)
+        return str(built.asm["ttgir"])
+
     def interpret(
         self,
         kernel: Kernel,

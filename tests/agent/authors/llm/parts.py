@@ -12,7 +12,7 @@ from kerneltune.tools.schema.task import TaskSpec
 PRICE_USD = 1e-6  # a token
 
 
-def call(name: str, call_id: str = "c1", **arguments: object) -> ToolCall:
+def call(name: str, call_id: str = "c1", /, **arguments: object) -> ToolCall:
     return ToolCall(call_id, name, dict(arguments))
 
 
@@ -69,6 +69,9 @@ class NoteExecutor:
     is_full: bool = False
     drafts: tuple[Attempt, ...] = ()
 
+    def room(self, of_run: float) -> float:
+        return of_run
+
     def run(self, calls: Sequence[ToolCall], turn: int) -> Generator[Any, Any, tuple[ToolResult, ...]]:
         self.done += [(c.name, turn) for c in calls]
         self.made += sum(c.name == "update" for c in calls)
@@ -99,6 +102,9 @@ class PlainPrompts(RunPrompts):
 
     def history(self) -> str:
         return "history"
+
+    def standing(self, attempts: float, seconds: float, usd: float) -> str:
+        return ""
 
     def drafts(self, drafts: Sequence[Attempt]) -> str:
         return " ".join(f"draft #{a.number}" for a in drafts)

@@ -1,5 +1,7 @@
 """Attempts of a run as prompts see them: made by hand, with a held-out case whose name and sizes must never show."""
 
+from dataclasses import replace
+
 from kerneltune.agent.attempt import Attempt, Proposal
 from kerneltune.agent.events import Event, Reflected
 from kerneltune.agent.tracker import AttemptTracker
@@ -58,6 +60,12 @@ def workbench(*attempts: Attempt) -> AttemptTracker:
     events: list[Event] = []
     tools = Evaluator(NoteUpdater(), NoteBench(), "timing")  # type: ignore[arg-type]
     return AttemptTracker("r", TASK, tools, events.append, list(attempts), len(attempts) + 1)
+
+
+def with_products() -> AttemptTracker:
+    """A bench whose task has contractions."""
+    cases = (replace(TASK.main, flops=1 << 40), *TASK.cases[1:])
+    return replace(workbench(), task=replace(TASK, cases=cases))
 
 
 def attempt(number: int, verdict: Verdict, parent: int | None = None, rationale: str = "", source: str = "") -> Attempt:

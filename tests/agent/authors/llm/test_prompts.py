@@ -26,6 +26,7 @@ from tests.agent.authors.llm.run_parts import (
     reflected,
     story,
     timed,
+    with_products,
     workbench,
     wrong,
 )
@@ -64,7 +65,8 @@ def test_a_language_is_known_to_models_and_to_the_command_line_by_its_folder_alo
         assert f"It imports {imports} and the standard library" in system
         plain = [line for line in prompt_of(folder).splitlines() if line.startswith("- ") and "{" not in line]
         assert len(plain) > 3
-        assert all(line in system for line in plain)
+        products = RunPrompts(with_products(), "sm_90", "NVIDIA H200", folder).system
+        assert all(line in products for line in plain)
 
 
 def test_an_unknown_language_is_refused() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.authors.search.author import OfflineAuthor, through
+from kerneltune.agent.authors.search.author import OfflineAuthor, lowered, through
 from kerneltune.agent.authors.search.clean import CaseArguments, LoweredCode
 from kerneltune.agent.authors.search.neighbours import CannotLower
 from kerneltune.agent.commands.session import Lowering
@@ -98,8 +98,10 @@ def test_a_model_of_many_kernels_is_lowered_as_it_comes_alone(tmp_path: Path) ->
             return lowering.call(body, 120.0)
 
         author = OfflineAuthor(through(call), 90)
-        assert [sketch.name for sketch in author.sketches(describe(read_task(path)))] == ["inductor"]
-    assert asked == [{}]
+        task = describe(read_task(path))
+        assert [sketch.name for sketch in author.sketches(task)] == ["inductor"]
+        assert "class ModelNew" in lowered(through(call), 90, task).source  # what models are shown
+    assert asked == [{}, {}]
 
 
 def test_a_child_answers_many_requests_and_survives_a_task_that_fails() -> None:
