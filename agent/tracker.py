@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from math import log
 from typing import Literal
 
 from kerneltune.agent.attempt import (
@@ -43,7 +44,7 @@ from kerneltune.agent.events import (
 )
 from kerneltune.agent.repeat import repeated, unfinished
 from kerneltune.tools.evaluator import Evaluator
-from kerneltune.tools.reflect import evidence, outcome
+from kerneltune.tools.reflect import FLAT, evidence, outcome
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.errors import StoreError
 from kerneltune.tools.schema.task import TaskSpec
@@ -325,11 +326,12 @@ class AttemptTracker:
 
     def _outcome(self, attempt: Attempt, parent: Attempt | None) -> Outcome:
         """Whether an attempt is as much faster than its parent as it claimed, or right where that one was not; open
-        where nobody could look."""
+        where nobody could look, as at a speed-up over a parent without a time."""
         if parent is None or Status.UNCHECKED in (attempt.status, parent.status):
             return "open"
         if not parent.accepted:
-            return "confirmed" if attempt.accepted else "refuted"
+            of_speed = abs(log(attempt.predicted_speedup or 1.0)) >= FLAT
+            return "refuted" if not attempt.accepted else "open" if of_speed else "confirmed"
         if parent.timing is None or (attempt.accepted and attempt.timing is None):
             return "open"  # without a clock nobody knows which is faster
         us = attempt.rank_key[0] if attempt.accepted else None

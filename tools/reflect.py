@@ -7,7 +7,7 @@ rates are what a perfect kernel would have needed in that time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import log, prod
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -298,7 +298,9 @@ def _probes_in_words(receipt: Mapping[str, Json]) -> Iterator[str]:
 
 Bound = Literal["memory", "compute", "latency"]
 NEAR = 0.9  # of the speed of light: little is left
+_BEYOND = 1.05  # of it: clocks and rounding explain less
 MOST_HINTS = 8
+_LEAST_START_US = 1.0  # of one launch
 SHORT_US = 5.0  # below this the start of a kernel is a large part of its time
 
 
@@ -314,18 +316,14 @@ class PlanWork:
 
 @dataclass(frozen=True)
 class Roofline:
-    """An attempt's place. Rates and shares are None without a time; shares are of the data sheet's ceilings."""
+    """An attempt's place. Rates are None without a time."""
 
     bound: Bound
     reason: str
-    intensity: float | None  # FLOP per byte
-    ridge: float  # FLOP per byte from which on a perfect kernel is bound by arithmetic
     floor_us: float
     achieved_gbps: float | None = None
     achieved_tflops: float | None = None
-    bandwidth_share: float | None = None
-    compute_share: float | None = None
-    hints: tuple[str, ...] = field(default=())
+    hints: tuple[str, ...] = ()
 
 
 def work_of(update: "Update", variant: str = "") -> PlanWork:
@@ -341,18 +339,14 @@ def roofline(task: TaskSpec, gpu: Gpu, verdict: Verdict, kernels: Sequence[Kerne
     """Where an attempt lies, why, and what to look at."""
     main = task.main
     light = speed_of_light(main, gpu, task.precision)
-    rate = rate_tflops(gpu, task.precision)
-    intensity = main.flops / main.bytes_moved if main.bytes_moved else None
-    ridge = rate * 1e3 / gpu.bandwidth_gbps
-    hints = tuple(_hints(gpu, main.bytes_moved, kernels, work, verdict))
+    hints = tuple(_hints(gpu, main.bytes_moved, light.target_us, kernels, work, verdict))
     if verdict.timing is None:
         reason = f"a perfect kernel is bound by {light.bound}; nothing was timed, so this says nothing of the attempt"
-        return Roofline(light.bound, reason, intensity, ridge, light.target_us, hints=hints)
+        return Roofline(light.bound, reason, light.target_us, hints=hints)
     us = max(verdict.timing.median_us, 1e-9)
     gbps, tflops = main.bytes_moved / us / 1e3, main.flops / us / 1e6
-    shares = (gbps / gpu.bandwidth_gbps, tflops / rate)
-    bound, reason = _bound(*shares, us)
-    return Roofline(bound, reason, intensity, ridge, light.target_us, gbps, tflops, *shares, hints)
+    bound, reason = _bound(gbps / gpu.bandwidth_gbps, tflops / rate_tflops(gpu, task.precision), us)
+    return Roofline(bound, reason, light.target_us, gbps, tflops, hints)
 
 
 def _bound(memory: float, compute: float, us: float) -> tuple[Bound, str]:
@@ -367,28 +361,41 @@ def _bound(memory: float, compute: float, us: float) -> tuple[Bound, str]:
     )
 
 
-def _hints(gpu: Gpu, least_bytes: int, kernels: Sequence[KernelReport], work: PlanWork, verdict: Verdict) -> list[str]:
-    """What to look at next, the most telling first; each with its number. Of a kernel only where it takes time."""
+def _hints(
+    gpu: Gpu, least_bytes: int, light_us: float, kernels: Sequence[KernelReport], work: PlanWork, verdict: Verdict
+) -> list[str]:
+    """What to look at next, the most telling first; each with its number, and only what is a tenth of the time, or of
+    the speed of light where nothing is timed."""
     hints: list[str] = []
+    us = verdict.timing.median_us if verdict.timing else light_us
     shares = launch_shares(verdict.receipt)
     light = {name for name, share in shares.items() if share < WORTH_A_HINT}
     if verdict.sol_fraction is not None and verdict.sol_fraction >= NEAR:
-        hints.append(
-            f"{verdict.sol_fraction:.0%} of the speed of light: at most {1 / verdict.sol_fraction:.2f}x is left"
-        )
+        hints.append(_near(verdict.sol_fraction))
     if verdict.coverage is not None and verdict.coverage < NEAR:
         most = f"; without it at most {1 / verdict.coverage:.2f}x" if verdict.coverage else ""
         hints.append(f"{1 - verdict.coverage:.0%} of the time is outside your kernels: {_library(work)}{most}")
-    if work.traffic_bytes and least_bytes and work.traffic_bytes > 1.1 * least_bytes:
-        ratio = work.traffic_bytes / least_bytes
-        hints.append(f"its steps touch {ratio:.2f}x the task's least bytes: fuse steps, drop intermediate tensors")
+    touched = work.traffic_bytes or 0
+    more_us = (touched - least_bytes) / (gpu.measured_copy_gbps or gpu.bandwidth_gbps) / 1e3
+    if least_bytes and more_us >= WORTH_A_HINT * us:
+        ratio = touched / least_bytes
+        hints.append(f"its steps touch {ratio:.2f}x the task's least bytes, {more_us:.0f} us of a copy: fuse steps")
     elif (moved := _moved_bytes(work, verdict)) > 1.2 * least_bytes > 0:
         hints.append(f"memory moved {moved / least_bytes:.2f}x the task's least bytes: something is read again")
-    if len(work.launches) > 1 and _start_share(verdict) >= WORTH_A_HINT:
+    if len(work.launches) > 1 and _start_us(verdict, len(work.launches)) >= WORTH_A_HINT * us:
         hints.append(f"{len(work.launches)} launches a forward: each costs a start and a wait")
     hints += [_few(n, gpu) for name, n in work.launches if n < gpu.multiprocessors and name not in light]
     hints += [hint for kernel in kernels if kernel.name not in light for hint in _of_kernel(kernel)]
     return list(dict.fromkeys(hints))[:MOST_HINTS]
+
+
+def _near(share: float) -> str:
+    """What a time near the speed of light says, or one beyond it, which right kernels reach by products left out."""
+    if share > _BEYOND:
+        return (
+            "faster than all products and bytes of the reference allow: it does with fewer (those behind a mask, say)"
+        )
+    return f"{share:.0%} of the speed of light: at most {1 / share:.2f}x is left"
 
 
 def _moved_bytes(work: PlanWork, verdict: Verdict) -> float:
@@ -398,12 +405,10 @@ def _moved_bytes(work: PlanWork, verdict: Verdict) -> float:
     return sum(one.dram_bytes for one in seen) if limits and len(seen) == len(work.launches) else 0.0
 
 
-def _start_share(verdict: Verdict) -> float:
-    """The share of the time that as many empty launches take; 1 where nothing was timed."""
+def _start_us(verdict: Verdict, launches: int) -> float:
+    """The time that as many empty launches take, as far as it is known."""
     null_us = verdict.receipt.get("null_us")
-    if verdict.timing is None or not isinstance(null_us, int | float):
-        return 1.0
-    return null_us / verdict.timing.median_us
+    return float(null_us) if isinstance(null_us, int | float) else _LEAST_START_US * launches
 
 
 def _library(work: PlanWork) -> str:

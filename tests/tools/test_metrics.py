@@ -23,10 +23,12 @@ def place(
     flops: int = 0,
     work: PlanWork | None = None,
     receipt: dict[str, Json] | None = None,
+    sol_fraction: float | None = None,
 ) -> Roofline:
     task = TaskSpec("t", "0" * 64, "bfloat16", "", (CaseSpec("main", (), (), None, bytes_moved=n_bytes, flops=flops),))
     timing = None if us is None else Timing(us, us, us, 1, 1)
-    verdict = Verdict(Status.CHECKED if us is None else Status.CORRECT, "right", timing=timing, receipt=receipt or {})
+    status = Status.CHECKED if us is None else Status.CORRECT
+    verdict = Verdict(status, "right", timing=timing, receipt=receipt or {}, sol_fraction=sol_fraction)
     return roofline(task, H200, verdict, (SPILLING,), work or PlanWork())
 
 
@@ -39,7 +41,7 @@ def test_a_kernel_that_keeps_the_memory_busy_is_bound_by_it_and_a_slow_one_by_la
 ) -> None:
     found = place(us)
     assert found.bound == bound
-    assert found.bandwidth_share == pytest.approx(share, abs=0.01)
+    assert f"{share:.0%} of the bandwidth" in found.reason
 
 
 def test_a_kernel_that_keeps_the_tensor_cores_busy_is_bound_by_arithmetic() -> None:
@@ -48,16 +50,29 @@ def test_a_kernel_that_keeps_the_tensor_cores_busy_is_bound_by_arithmetic() -> N
 
 def test_without_a_time_nothing_is_said_of_the_attempt() -> None:
     found = place(None)
-    assert (found.achieved_gbps, found.bandwidth_share) == (None, None)
+    assert (found.achieved_gbps, found.achieved_tflops) == (None, None)
     assert "nothing was timed" in found.reason
 
 
 def test_hints_name_what_is_wasted_with_its_number() -> None:
-    hints = place(1_000.0, work=PlanWork(9_600_000_000, (("k", 64), ("k", 4096)), ("softmax",))).hints
-    assert any("2.00x the task's least bytes" in h for h in hints)
+    work = PlanWork(9_600_000_000, (("k", 64), ("k", 4096)), ("softmax",))
+    hints = place(1_000.0, work=work, receipt={"null_us": 400.0}).hints
+    assert any("2.00x the task's least bytes, 1116 us of a copy" in h for h in hints)
     assert any("2 launches a forward" in h for h in hints)
     assert any("64 programs for 132 multiprocessors" in h for h in hints)
     assert any("spills 128 bytes a thread" in h for h in hints)
+
+
+def test_beyond_the_speed_of_light_a_kernel_leaves_products_out_and_nothing_is_said_of_what_is_left() -> None:
+    near, beyond = (" ".join(place(1_000.0, sol_fraction=share).hints) for share in (0.95, 1.82))
+    assert ("at most 1.05x is left" in near, "it does with fewer" in near) == (True, False)
+    assert ("is left" in beyond, "it does with fewer" in beyond) == (False, True)
+
+
+def test_bytes_that_take_little_of_the_time_of_products_are_no_hint() -> None:
+    for us, hinted in ((1_000.0, True), (20_000.0, False), (None, False)):
+        hints = place(us, flops=40_000_000_000_000, work=PlanWork(9_600_000_000)).hints
+        assert any("least bytes" in h for h in hints) is hinted
 
 
 def test_a_kernel_that_takes_little_of_the_time_gets_no_hint() -> None:

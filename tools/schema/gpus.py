@@ -187,8 +187,13 @@ def speed_of_light(case: CaseSpec, gpu: Gpu, precision: str) -> SpeedOfLight:
     return SpeedOfLight(memory_us, compute_us, measured, (case.bytes_moved - kept) / (gpu.bandwidth_gbps * 1e3))
 
 
-# precision -> the rates by which it can be had, and how many products of that kind one takes
-_WAYS = {"float32": {"float32": 1, "tf32": 3, "bfloat16": 6}, "tf32_ok": {"float32": 1, "tf32": 1}}
+# precision -> the rates by which it can be had, and how many products of that kind one takes. A float16 has the 11 bits
+# of a TF32, and its range where rows are scaled by powers of two first, so a pair of them has the 22 bits of two TF32
+# (benchmarks/sessions/mlp_float32.jsonl).
+_WAYS = {
+    "float32": {"float32": 1, "tf32": 3, "float16": 3, "bfloat16": 6},
+    "tf32_ok": {"float32": 1, "tf32": 1, "float16": 1},
+}
 
 
 def _rate(rates: Mapping[str, float], precision: str) -> float | None:
@@ -199,7 +204,7 @@ def _rate(rates: Mapping[str, float], precision: str) -> float | None:
 
 
 def rate_tflops(gpu: Gpu, precision: str) -> float:
-    """The highest rate at which that precision can be had: float32 also from three TF32 or six bfloat16 products."""
+    """The highest rate at which that precision can be had: float32 also from three products of TF32 or float16."""
     wider = "bfloat16" if precision.startswith("float8") else "float32"  # where the data sheet has no rate of its own
     return _rate(gpu.tflops, precision) or gpu.tflops[wider]
 

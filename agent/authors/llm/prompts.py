@@ -43,8 +43,8 @@ MOST_KERNELS = 4  # of one attempt
 _MOST_PLACE, _MOST_REASON = 36, 80  # characters of a failure in a row of a history
 PRECISIONS = {
     "float64": "float64: all arithmetic in float64",
-    "float32": "float32: products and sums with 24-bit mantissas; plain TF32 or 16-bit operands fail, three TF32 "
-    "products pass",
+    "float32": "float32: products and sums with 24-bit mantissas; plain TF32 or 16-bit operands fail, three "
+    "products of TF32 or of scaled float16 pairs pass",
     "tf32_ok": "tf32: products may be TF32 (11 bits), sums are float32",
     "tf32": "tf32: products may be TF32 (11 bits), sums are float32",
     "float16": "float16: operands may be float16 (11 bits), sums are float32",
@@ -458,6 +458,7 @@ def format_update(draft: Attempt, task: TaskSpec, twin: int | None, notes: Seque
     assert update is not None
     plan = update.main_plan
     failure = author_view(update.failure, task) if update.failure else None
+    compiled = facts_of(update, plan)
     return render(
         "results/update.j2",
         number=draft.number,
@@ -465,7 +466,7 @@ def format_update(draft: Attempt, task: TaskSpec, twin: int | None, notes: Seque
         failure=failure.status.value if failure else "",
         detail=both_ends(failure.detail, _MOST_DETAIL) if failure else "",
         excerpt=_excerpt(draft.source, update, task, failure) if failure else [],
-        kernels=[facts_in_words(facts) for facts in facts_of(update, plan)],
+        kernels=[facts_in_words(facts) for facts in compiled if _is_run(facts, compiled)],
         library_ops=plan.library_ops if plan else (),
         traffic_bytes=update.traffic_bytes,
         minimum_bytes=task.main.bytes_moved,
@@ -515,13 +516,20 @@ def format_reflect(
         verdict=attempt.verdict,
         main=tracker.task.main,
         place=place,
-        kernels=[facts_in_words(*its) for its in zip_longest(facts, sass.kernels) if its[0]][:_MOST_REPORTS],
+        kernels=[facts_in_words(*its) for its in zip_longest(facts, sass.kernels) if its[0] and _is_run(its[0], facts)][
+            :_MOST_REPORTS
+        ],
         uncounted=sass.problem,
         evidence=limits_in_words(attempt.judged, _MOST_BOTTLENECKS),
         limited=bool(bottlenecks(attempt.judged)),
         history=[_prediction(p) for p in predictions[-_MOST_HYPOTHESES:]],
         **calibration(predictions),
     )
+
+
+def _is_run(facts: KernelFacts, among: Sequence[KernelFacts]) -> bool:
+    """Whether a forward launches a kernel; one that only prepares weights takes no time and says nothing."""
+    return facts.programs > 0 or not any(other.programs for other in among)
 
 
 def calibration(predictions: Sequence[Reflected]) -> Values:

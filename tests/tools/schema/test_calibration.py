@@ -72,9 +72,9 @@ def test_a_copy_is_held_to_the_copy_s_rate_and_a_reduction_to_the_read_s() -> No
     assert H200.memory_us(0, 1 << 30) == pytest.approx((1 << 30) / 4683e3)
 
 
-def test_float32_may_be_had_from_three_tf32_products() -> None:
-    assert H200.rate_tflops("float32") == pytest.approx(795.7 / 6)
-    assert H200.rate_tflops("tf32_ok") == pytest.approx(362.4)
+def test_float32_may_be_had_from_three_products_of_float16_and_tf32_from_one() -> None:
+    assert H200.rate_tflops("float32") == pytest.approx(766.8 / 3)
+    assert H200.rate_tflops("tf32_ok") == pytest.approx(766.8)
     assert H200.rate_tflops("bfloat16") == pytest.approx(795.7)
     assert H200.rate_tflops("float8_e4m3fn") == pytest.approx(1237.7)
     assert H200.rate_tflops("float64") is None

@@ -19,7 +19,7 @@ from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import gpu_for_arch
 from kerneltune.tools.schema.messages import Compiled, SassReply
-from kerneltune.tools.schema.plan import Kernel, Plan
+from kerneltune.tools.schema.plan import Kernel, Launch, Plan
 from kerneltune.tools.schema.sass import SassInstruction, counted
 from kerneltune.tools.schema.task import CaseSpec
 from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport, Status, Tier, Timing, Verdict
@@ -315,6 +315,14 @@ def test_a_repair_that_does_what_was_said_came_true() -> None:
     assert [p.outcome for p in bench.predictions] == ["refuted", "confirmed"]
 
 
+def test_a_speed_up_over_what_was_wrong_came_neither_true_nor_false() -> None:
+    box, bench, _ = toolbox()
+    box.run([write("0.5"), call("bench", attempt=1)], 1)  # wrong, so it has no time
+    faster = {"parent": 1, "hypothesis": "it spills", "predicted_speedup": 1.2}
+    box.run([write("8", **faster), call("bench", attempt=2)], 2)
+    assert bench.predictions == []
+
+
 def test_a_reflection_says_how_far_predictions_were_off_and_none_of_what_was_never_measured() -> None:
     box, _, _ = toolbox()
     box.run([write("10"), call("bench", attempt=1)], 1)
@@ -354,6 +362,24 @@ def test_a_reflection_says_what_the_compiler_did_and_leaves_code_to_look() -> No
     told = one(box, call("reflect", attempt=2, hypothesis="h")).text
     assert "its instructions cannot be read: nvdisasm 1.0 cannot read this cubin" in told
     assert "nvdisasm 1.0" in one(box, call("look", what="sass", number=2)).text
+
+
+class PreparingUpdater(KernelUpdater):
+    """Beside the kernel of every forward there is one that packs weights once."""
+
+    def update(self, source: str, told: object = None) -> Update:
+        made = super().update(source, told)
+        (plan,), packing = made.plans["main"], Kernel("packing", "ttir", "", ())
+        steps = replace(plan, kernels=(packing, *plan.kernels), run=(Launch(1, (1, 1, 1), ()),))
+        artefacts = {**made.artefacts, packing.sha256: Artefact(Compiled(replace(REPORT, name="packing"), {}), b"")}
+        return replace(made, plans={"main": (steps,)}, artefacts=artefacts)
+
+
+def test_of_a_kernel_that_prepares_weights_an_update_says_nothing() -> None:
+    box, _, _ = toolbox(updater=PreparingUpdater())
+    told = one(box, write("8")).text
+    assert "k: 40 registers" in told
+    assert "packing" not in told
 
 
 def test_an_update_says_whose_figures_it_shows_where_there_are_several_configurations() -> None:
