@@ -304,7 +304,7 @@ def test_ctrl_c_leaves_nothing(long_runs_dir: Path, tmp_path: Path) -> None:
         command(*arguments), env=env(), stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         for _ in range(600):
-            if any(tmp_path.glob(".out.*")):
+            if any(tmp_path.glob("kerneltune-scratch-*")):
                 break
             time.sleep(0.05)
         time.sleep(0.5)
