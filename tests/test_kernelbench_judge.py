@@ -53,7 +53,7 @@ RECEIPT: dict[str, Any] = {"slots": 7, "peak_memory_bytes": 45_300_000_000, "che
 
 
 def judge(channel: Any) -> None:
-    """What it does follows from the problem's name. A file beside the problem says that a judge has ended there."""
+    """What it does follows from the problem's name, which TorchInductor's kernel bears, too."""
     opened, settings = Path(), ""
     while True:
         request: Any = decode(SupervisorMessage, channel.receive().body)  # type: ignore[arg-type]
@@ -68,8 +68,7 @@ def judge(channel: Any) -> None:
                 found = _baselines(opened)
                 channel.send(encode(replace(found, notes=(settings,)) if "Full" in opened.stem else found))
             case BenchRequest():
-                if "Deadly" in opened.stem and not opened.with_suffix(".dead").exists():
-                    opened.with_suffix(".dead").touch()
+                if any(kernel.name == "deadly_kernel" for plan in request.plans for kernel in plan.kernels):
                     os.kill(os.getpid(), signal.SIGKILL)
                 assert request.all_baselines
                 wrong = Verdict(Status.WRONG, "row 3")
