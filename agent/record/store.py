@@ -738,7 +738,7 @@ class Store:
                 database = path
             engine = _engine(database)
             held.callback(engine.dispose)
-            with _locked(database.parent):
+            with _locked(runs_dir) if database is path else contextlib.nullcontext():  # a copy is ours alone
                 _own(database)
                 with contextlib.closing(engine.raw_connection()) as connection:
                     prepare(_sqlite(connection.driver_connection), path, backup=database is path)
