@@ -95,6 +95,7 @@ STARVED = ("disk", "file_size", "descriptors", "memory")
 REFUSALS = (
     "is run by",
     "holds no run yet",
+    "no runs in",
     "no attempt",
     "came by a merge",
     "no such file",
