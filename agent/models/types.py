@@ -228,7 +228,7 @@ def cleaned(reply: Reply) -> Reply:
         text=whole(reply.text),
         calls=tuple(map(_cleaned_call, reply.calls)),
         thinking=whole(reply.thinking),
-        detail=whole(reply.detail),
+        detail=_word(reply.detail),
         usage=reply.usage if reply.usage and credible(reply.usage) else None,
         cost_usd=cost if cost is not None and math.isfinite(cost) and cost >= 0 else None,
         raw=raw,
