@@ -94,7 +94,7 @@ def serve(listening: int, parent: int, workers: str) -> NoReturn:
     import kerneltune.agent.commands
     import kerneltune.agent.models
     import kerneltune.tools.languages.triton.language
-    from kerneltune.tools.sandbox.linux import die_with_parent, gather_pages
+    from kerneltune.tools.sandbox.linux import die_with_parent
     from tests import shared_fork_server
 
     die_with_parent(parent)
@@ -109,7 +109,7 @@ def serve(listening: int, parent: int, workers: str) -> NoReturn:
     shared_fork_server.use(workers)
     gc.freeze()  # what is shared with the children stays so
     gc.enable()
-    gather_pages()
+    shared_fork_server.gather_pages()
     with socket.socket(fileno=listening) as server:
         while True:
             line, _ = server.accept()

@@ -231,5 +231,4 @@ def main(fd: int, parent: int | None = None) -> None:
         linux.die_with_parent(parent)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warm()
-    linux.gather_pages()
     serve(Channel(socket.socket(fileno=fd), []))

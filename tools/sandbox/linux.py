@@ -181,8 +181,6 @@ _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # the same on every architecture
 CAP_DAC_READ_SEARCH, CAP_IPC_LOCK, CAP_SYS_NICE = 2, 14, 23
-_MADV_COLLAPSE = 25
-_PRIVATE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0\s*(?:\[heap\])?")  # and anonymous
 CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x04000000, 0x08000000, 0x10000000, 0x40000000
 
 
@@ -293,18 +291,6 @@ def virtual_bytes() -> int:
 def first_to_go() -> None:
     """Have the kernel end this process rather than others when memory runs out."""
     Path("/proc/self/oom_score_adj").write_text("500")
-
-
-def gather_pages() -> None:
-    """Move this process's private memory into huge pages, so that a fork copies a table of a few hundred entries: with
-    torch and Triton loaded (260 MB) fork and end of a child that does nothing took 25 ms of processor time and take 6,
-    of one that traces a kernel 94 and 77. It takes 0.4 s. Before Linux 6.1, and where no huge page is free, nothing
-    changes."""
-    libc = _libc()
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        if found := _PRIVATE.fullmatch(line):
-            start, end = int(found[1], 16), int(found[2], 16)
-            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_COLLAPSE)
 
 
 def thread_count() -> int:

@@ -440,7 +440,7 @@ def test_bytecode_that_was_compiled_ahead_is_what_an_import_finds(tmp_path: Path
 GATHERED = """
 import re
 from pathlib import Path
-from kerneltune.tools.sandbox.linux import gather_pages
+from tests.shared_fork_server import gather_pages
 
 def huge_mib():
     return int(re.search(r"AnonHugePages: +(\\d+) kB", Path("/proc/self/smaps_rollup").read_text())[1]) >> 10
