@@ -168,7 +168,7 @@ class Update:
         return tuple(next((p for p in plans if p.variant == variant), plans[0]) for plans in self.plans.values())
 
     def judged_plan(self, variant: str) -> Plan | None:
-        """The main case's among them: what is timed."""
+        """The main case's among them: what is timed. Of a variant that has none, and of "", the default's."""
         return next((p for p in self.judged_plans(variant) if p.case == self.main_case), None)
 
     @property
@@ -252,7 +252,7 @@ class Updater:
     def effective_bytes(self, update: Update, variant: str = "") -> float | None:
         """What orders the main plan (a variant's, if named) where nobody times it; None where its kernels cannot be
         disassembled."""
-        plan = (update.judged_plan(variant) if variant else None) or update.main_plan
+        plan = update.judged_plan(variant)
         made, reply = update.compiled_of(plan), self.sass(update, variant)
         if plan is None or (made and reply.problem):
             return None
@@ -279,12 +279,12 @@ class Updater:
 
     def sass(self, update: Update, variant: str = "") -> SassReply:
         """The kernels of an update's main plan disassembled, in the order of `kernels_of`; of a variant's, if named."""
-        plan = (update.judged_plan(variant) if variant else None) or update.main_plan
+        plan = update.judged_plan(variant)
         return self._compiling.sass([artefact for _, artefact in update.compiled_of(plan)])
 
     def ttgir(self, update: Update, variant: str = "") -> PtxReply:
         """Triton's own representation of the same kernels, with layouts, from which PTX is made."""
-        plan = (update.judged_plan(variant) if variant else None) or update.main_plan
+        plan = update.judged_plan(variant)
         reply = self._compiling.ptx([kernel for kernel, _ in update.compiled_of(plan)], "ttgir")
         return PtxReply(tuple(plain(text, MOST_PTX) for text in reply.texts), problem=plain(reply.problem))
 

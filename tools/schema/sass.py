@@ -248,9 +248,12 @@ def hot_code(code: Sequence[SassInstruction], most: int) -> Sequence[SassInstruc
     else its innermost loops, else nothing."""
     if len(code) <= most:
         return code
-    spans = _spans(code)[:_MOST_LOOPS]
-    inner = [(a, b) for a, b in spans if not any(a <= c and d <= b and (a, b) != (c, d) for c, d in spans)]
-    return (hot_loop(code) or [i for a, b in inner for i in code[a:b]])[:most]
+    return (hot_loop(code) or [i for a, b in innermost(_spans(code)[:_MOST_LOOPS]) for i in code[a:b]])[:most]
+
+
+def innermost(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of a kernel's loops, each from its beginning to its end, that hold no other."""
+    return [(a, b) for a, b in spans if not any(a <= c and d <= b and (a, b) != (c, d) for c, d in spans)]
 
 
 def by_line(code: Sequence[SassInstruction]) -> list[tuple[int, Census]]:

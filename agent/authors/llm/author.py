@@ -374,7 +374,7 @@ class ToolExecutor:
         update, variant = self._updates.get(attempt.number), attempt.variant
         if update is None or not attempt.kernels:
             return tuple(map(KernelFacts, attempt.kernels)), SassReply()
-        facts = facts_of(update, update.judged_plan(variant) or update.main_plan)
+        facts = facts_of(update, update.judged_plan(variant))
         return facts, self._tracker.tools.updater.sass(update, variant)
 
     def _looked(self, wanted: LookArguments) -> str:
@@ -420,7 +420,7 @@ class ToolExecutor:
         number, variant, updater = attempt.number, attempt.variant, self._tracker.tools.updater
         update = self._updates.get(number) or updater.update(attempt.source)
         self._updates[number] = update
-        plan = update.judged_plan(variant) or update.main_plan
+        plan = update.judged_plan(variant)
         kernels = [kernel for kernel, _ in update.compiled_of(plan)]
         if not kernels:
             raise Mistake(f"nothing of attempt {number} was compiled")

@@ -28,7 +28,16 @@ from kerneltune.tools.reflect import Roofline, bottlenecks, facts_of, limits_in_
 from kerneltune.tools.schema.codec import Json, one_line, plain
 from kerneltune.tools.schema.gpus import GPUS, Ceilings, Gpu, gpu_named, rate_tflops, speed_of_light, tree_bytes
 from kerneltune.tools.schema.messages import Baselines, SassReply
-from kerneltune.tools.schema.sass import KernelFacts, Sass, by_line, excerpt, facts_in_words, hot_code, made_of
+from kerneltune.tools.schema.sass import (
+    KernelFacts,
+    Sass,
+    by_line,
+    excerpt,
+    facts_in_words,
+    hot_code,
+    innermost,
+    made_of,
+)
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.schema.verdict import KernelReport, Verdict, launches_in_words
 from kerneltune.tools.update import Update
@@ -655,6 +664,5 @@ def _inner_loops(lines: Sequence[str]) -> list[str]:
     """Of PTX, the lines of its innermost loops: from a label to a branch back to it."""
     labels = {found[1]: n for n, line in enumerate(lines) if (found := _LABEL.match(line))}
     branches = ((labels.get(found[1], n), n) for n, line in enumerate(lines) if (found := _BRANCH.search(line)))
-    spans = [(first, last) for first, last in branches if first < last][:_MOST_LOOPS]
-    inner = [(a, b) for a, b in spans if not any(a <= c and d <= b and (a, b) != (c, d) for c, d in spans)]
-    return [line for a, b in inner for line in lines[a : b + 1]]
+    spans = [(first, last + 1) for first, last in branches if first < last][:_MOST_LOOPS]
+    return [line for begin, end in innermost(spans) for line in lines[begin:end]]
