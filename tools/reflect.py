@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import log, prod
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from kerneltune.tools.schema.codec import DecodeError, Json, decode, plain
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, number, plain
 from kerneltune.tools.schema.gpus import Gpu, rate_tflops, speed_of_light
 from kerneltune.tools.schema.plan import Plan
 from kerneltune.tools.schema.sass import KernelFacts, kernel_facts
@@ -159,9 +159,10 @@ def bottlenecks(verdict: Verdict) -> list[Bottleneck]:
 
 def _limit_of(one: KernelCounters, share: float, copy_gbps: Json) -> Bottleneck | None:
     used = {unit: one.values[name] / 100 for name, unit in _UNITS.items() if one.values.get(name, 0.0) > 0}
-    of_copy = isinstance(copy_gbps, int | float) and copy_gbps > 0 and one.dram_gbps > 0
+    copied = number(copy_gbps) or 0.0
+    of_copy = copied > 0 and one.dram_gbps > 0
     if of_copy:  # no kernel gets the data sheet's rate: a copy reaches 88 % of it on an H200
-        used["memory"] = one.dram_gbps / copy_gbps
+        used["memory"] = one.dram_gbps / copied
     if not used:
         return None
     unit = max(used, key=lambda u: used[u])
@@ -236,8 +237,8 @@ _WORK: Mapping[Unit, str] = {
 
 def _empty_launches(verdict: Verdict) -> Iterator[str]:
     """The share of empty launches, where it matters."""
-    null_us, nodes = verdict.receipt.get("null_us"), of_a_process(verdict.receipt).get("launch_nodes")
-    if verdict.timing is None or not isinstance(null_us, int | float) or not isinstance(nodes, int):
+    null_us, nodes = number(verdict.receipt.get("null_us")), of_a_process(verdict.receipt).get("launch_nodes")
+    if verdict.timing is None or null_us is None or not isinstance(nodes, int):
         return
     us = verdict.timing.median_us
     if nodes > 0 and WORTH_A_HINT * us <= null_us < us:
@@ -407,8 +408,8 @@ def _moved_bytes(work: PlanWork, verdict: Verdict) -> float:
 
 def _start_us(verdict: Verdict, launches: int) -> float:
     """The time that as many empty launches take, as far as it is known."""
-    null_us = verdict.receipt.get("null_us")
-    return float(null_us) if isinstance(null_us, int | float) else _LEAST_START_US * launches
+    null_us = number(verdict.receipt.get("null_us"))
+    return _LEAST_START_US * launches if null_us is None else null_us
 
 
 def _library(work: PlanWork) -> str:
