@@ -59,7 +59,8 @@ def _other(value: Any, rng: random.Random) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        return rng.choice((value + 1, value - 1, -value, value * 2, value << rng.randrange(70), rng.choice(_ODD)))
+        odd = copy.deepcopy(rng.choice(_ODD))  # a list of it that was shared grew into a circle, and all memory went
+        return rng.choice((value + 1, value - 1, -value, value * 2, value << rng.randrange(70), odd))
     if isinstance(value, float):
         return rng.choice(
             (
