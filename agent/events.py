@@ -70,8 +70,9 @@ class RunResumed(RunEvent):
 @dataclass(frozen=True)
 class Said(RunEvent):
     """One message to a model (a prompt, a tool result), or a piece of its reply on the way, with `final=False`; only
-    final ones are stored. `raw`: of a tool result, {"call_id", "is_error"}; of a history that took the place of older
-    exchanges, {"history": True, "kept": exchanges' messages that the model still saw}."""
+    final ones are stored. `raw`: of a tool result, {"call_id", "is_error", "attempt_id" of what it is about, or None};
+    of a history that took the place of older exchanges, {"history": True, "kept": exchanges' messages that the model
+    still saw}."""
 
     role: Literal["system", "user", "assistant", "tool"]
     text: str

@@ -144,7 +144,7 @@ class AttemptTracker:
     left: list[Attempt] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._numbering, self._judging, self._ending = threading.Lock(), threading.Lock(), threading.Lock()
+        self._numbering, self._ending = threading.Lock(), threading.Lock()
         self._open = {attempt.attempt_id for attempt in self.left}
         self._busy: set[str] = set()  # being traced, compiled or checked now
         self._given_up: set[str] = set()
@@ -250,7 +250,7 @@ class AttemptTracker:
         update = attempt.update
         assert update is not None
         with self._at_work(attempt.attempt_id):
-            with self._judging:
+            with self.tools.judging:
                 self._insist(attempt.attempt_id)
                 started = time.perf_counter()
                 looks = [update.failure] if update.failure else self._judge(attempt, update)
@@ -352,7 +352,7 @@ class AttemptTracker:
         self.emit(JudgingAgain(self.run_id, attempt.attempt_id, tier))
         source = attempt.source
         update = self._leading.get(attempt.attempt_id) or self.tools.updater.update(source)
-        with self._judging:
+        with self.tools.judging:
             started = time.perf_counter()
             verdict = update.failure or self.tools.benches.bench(update, tier)
             bench_s = time.perf_counter() - started

@@ -127,6 +127,10 @@ class CpuBench:
         self._drawn: PreparedInputs | None = None  # of the timed shape, and the memory that they lie in
         self._memory: int | None = None
 
+    def apart(self, new_interpreter: Callable[[], Worker]) -> "CpuBench":
+        """The same judge and task with interpreters of one's own."""
+        return CpuBench(self.task, self.judge, new_interpreter, case_timeout_s=self.timeout_s)
+
     def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
         """Replay every case that is small enough, with its batteries, and stop at the first that is wrong."""
         interpreter = _Interpreter(self._new_interpreter, self.timeout_s)

@@ -10,11 +10,13 @@ candidates are under way or waiting for the bench, so that compiled kernels do n
 from an iterator only when there is room. Leaving the loop early, by `break` or Ctrl-C, cancels the rest.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from typing import Literal
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from kerneltune.tools.bench import Bench
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
@@ -26,11 +28,13 @@ Progress = Callable[[str, str], None]  # name, stage: "tracing", then "checking"
 @dataclass(frozen=True)
 class Evaluator:
     """`update` and `bench` of one open task on this machine (`reflect` is pure: see `tools.reflect`). `bench_stage`:
-    what a bench does to a candidate here."""
+    what a bench does to a candidate here; `judging`: held by the thread that benches, as the bench takes one at a
+    time."""
 
     updater: Updater
     benches: Bench
     bench_stage: Literal["checking", "timing"]
+    judging: AbstractContextManager[Any] = field(default_factory=threading.Lock)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ from kerneltune.agent.events import (
     fan_out,
 )
 from kerneltune.agent.loop import Run, optimize
-from kerneltune.agent.models.providers import KEY_VARIABLES, OFFLINE, PROVIDERS, REPLAY, open_model, parse
+from kerneltune.agent.models.providers import CLIENTS, KEY_VARIABLES, OFFLINE, PROVIDERS, REPLAY, open_model, parse
 from kerneltune.agent.models.scripted import ScriptedModel
 from kerneltune.agent.models.types import KeyRejected, LanguageModel, LlmError, NoSuchModel, OutOfCredit, Usage
 from kerneltune.agent.record.folder import alive, is_plain, write_best
@@ -345,6 +345,8 @@ def named(name: str, why: str, settings: Settings, environment: Environment) -> 
         return Choice(OFFLINE, why)
     if name.startswith(f"{REPLAY}:"):
         return Choice(name, why, replayed=name.removeprefix(f"{REPLAY}:"))
+    if name.partition(":")[0] in CLIENTS:
+        raise UsageError(f"{name} is no model to ask: what a client drove goes on from a client, by its tool `start`")
     parse(name)
     keys = {"chat": environment.server_key} if environment.server_key else {}
     model = open_model(
@@ -520,6 +522,20 @@ class RunOutcome:
         return int(self.best_path is None) if code is None else code
 
 
+OpenTask = Callable[[TaskFile], contextlib.AbstractContextManager[Session]]
+
+
+def _opened_alone(settings: Settings, show: Emit, warming: Workers | None) -> OpenTask:
+    """Opens the task of one run, with workers that end with it."""
+
+    @contextlib.contextmanager
+    def open_task(file: TaskFile) -> Iterator[Session]:
+        with workshop(settings, show, warming) as shop, session(shop, file) as opened:
+            yield opened
+
+    return open_task
+
+
 def run_task(
     task: str,
     settings: Settings,
@@ -527,20 +543,24 @@ def run_task(
     show: Emit,
     controls: Controls | None = None,
     warming: Workers | None = None,
+    *,
+    choice: Choice | None = None,
+    open_task: OpenTask | None = None,
 ) -> RunOutcome:
     """Start a new run on a task, with workers that are `warming` or its own. Raises UsageError before anything is
-    written when something is wrong with the task, the settings or the runs directory."""
+    written when something is wrong with the task, the settings or the runs directory. `choice`: the author, where that
+    is not what the settings say; `open_task`: where the task is opened, if not for this run alone."""
     began_s, task_file = time.monotonic(), find_task(task)
     limits_of(settings)
     with (
-        contextlib.closing(chosen(settings, environment)) as choice,
+        contextlib.closing(choice or chosen(settings, environment)) as choice,
         Store.open(settings.runs_dir) as store,
         traced(show, environment) as show,
     ):
         require_price(choice, settings)
         _replayed(choice, store)
         named_start = checked(settings.from_, store, task_file)
-        with workshop(settings, show, warming) as shop, session(shop, task_file) as opened:
+        with (open_task or _opened_alone(settings, show, warming))(task_file) as opened:
             ready_s = time.monotonic() - began_s
             return run_opened(opened, choice, settings, store, show, controls, named_start, ready_s=ready_s)
 
@@ -668,10 +688,12 @@ def resume_run(
     *,
     task: str | None = None,
     trust_task: bool = False,
+    choice: Choice | None = None,
+    open_task: OpenTask | None = None,
 ) -> RunOutcome:
     """Go on with a stored run: same task, seed and limits. Flags change the limits, and what the run has reached gives
     way; but the limit of cost counts all processes and stays until `--max-cost` changes it. `task`: its file's new
-    place; `trust_task`: the source that the record holds may run."""
+    place; `trust_task`: the source that the record holds may run; `choice`, `open_task`: as for a new run."""
     with (
         Store.open(settings.runs_dir) as store,
         ScratchFolder() as scratch,
@@ -685,9 +707,10 @@ def resume_run(
         task_file, _ = stored_task(event, task, scratch, merged_from=came, trusted=trust_task, of_record=False)
         settings = limits_as_then(_as_then(settings, event), event, attempts)
         named_start = None if attempts else checked(settings.from_, store, task_file)
-        with contextlib.closing(named(event.author, event.author_why, settings, environment)) as choice:
+        author = choice or named(event.author, event.author_why, settings, environment)
+        with contextlib.closing(author) as choice:
             require_price(choice, settings)
-            with workshop(settings, show, warming) as shop, session(shop, task_file) as opened:
+            with (open_task or _opened_alone(settings, show, warming))(task_file) as opened:
                 settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.is_search)
                 if attempts:  # what it began with is among them
                     beginning = Beginning(NOTHING, settings.language)
@@ -738,7 +761,7 @@ def _stored(store: Store, run_id: str) -> RunStarted:
     event = store.load_run(store.find_run(run_id))
     if not is_plain(event.run_id):  # it came with another machine's record
         raise UsageError(f"run {event.run_id!r} has no folder of its own here; start a new run with --task")
-    if event.author.partition(":")[0] not in (*PROVIDERS, OFFLINE, REPLAY):
+    if event.author.partition(":")[0] not in (*PROVIDERS, OFFLINE, REPLAY, *CLIENTS):
         raise UsageError(
             f"run {run_id} judged {event.author}; there is nothing to go on with. Give --task to start a run"
         )

@@ -9,7 +9,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -151,7 +151,7 @@ class Workshop:
 @dataclass(frozen=True)
 class Session:
     """One task, opened. `notes`: how far verdicts on it can be trusted, where that is a question; `machine`:
-    its workers, of which those that have a candidate can be asked for."""
+    its workers, of which those that have a candidate can be asked for; `patience`: how long a candidate may take."""
 
     workshop: Workshop
     file: TaskFile
@@ -159,6 +159,16 @@ class Session:
     tools: Evaluator
     machine: Machine
     notes: tuple[str, ...] = ()
+    patience: "Patience" = field(default_factory=lambda: Patience())
+
+    def apart(self) -> "Session":
+        """The same open task for one of several runs: with workers of its own, so that what one gives up is not the
+        others', and the judge, which they share."""
+        machine, benches = self.workshop.machine.apart(), self.tools.benches
+        if isinstance(benches, CpuBench):
+            benches = benches.apart(machine.interpreter)
+        updater = updater_for(self.workshop, self.task, machine, self.patience)
+        return replace(self, machine=machine, tools=replace(self.tools, updater=updater, benches=benches))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -251,7 +261,7 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
             ready = functools.partial(_ready, gpu_judge, shop, task_file, task, patience, small)
             bench = held.enter_context(opening(gpu_judge, ready))
         tools = Evaluator(updater, bench, "timing" if shop.gpu else "checking")
-        yield Session(shop, task_file, task, tools, machine, notes)
+        yield Session(shop, task_file, task, tools, machine, notes, patience)
 
 
 def _judge(

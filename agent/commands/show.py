@@ -169,7 +169,7 @@ def _show_run(store: "Store", run_id: str, parts: Parts, wanted: Filter, page: P
     attempts = [a for a in run.attempts if wanted.passes([a.status], a.speedup)]
     about = (run.run, summary, str(best) if best.is_file() else None, store.merged_from(run_id))
     if json:
-        told = _run_json(*about) | {"attempts_shown": list(map(_line_json, attempts))}
+        told = _run_json(*about) | {"attempts_shown": list(map(line_json, attempts))}
         if parts.conversation:
             told["conversations"] = encode(_conversations(store, run_id))
         return print(jsonlib.dumps(told, allow_nan=False))
@@ -399,7 +399,7 @@ def _listed(names: str, of: object) -> dict[str, Json]:
     return {name: None if of is None else encode(getattr(of, name)) for name in names.split()}
 
 
-def _line_json(attempt: Attempt) -> dict[str, Json]:
+def line_json(attempt: Attempt) -> dict[str, Json]:
     """An attempt of a list. Times in microseconds, registers per thread of each kernel, spills in bytes."""
     compared = _listed("speedup low high", None if attempt.pending else attempt.hardest)
     return {
@@ -656,7 +656,7 @@ def attempt_json(shown: ShownAttempt, conversation: Conversation | None = None) 
         **_listed(_RECORD, shown.record),
         "tool": shown.record.tool if shown.record.verdict else None,
         "run": _listed("run_id task task_sha256 author arch gpu versions", shown.run),
-        "ancestors": list(map(_line_json, shown.ancestors)),
+        "ancestors": list(map(line_json, shown.ancestors)),
         "diff": shown.diff or None,
         "verifications": [_verification(v) for v in shown.verifications],
         "receipt_path": shown.receipt_path,

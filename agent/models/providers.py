@@ -94,6 +94,7 @@ PROVIDERS: Mapping[str, Provider] = {
 }
 OFFLINE = "offline"  # no model: the author that searches
 REPLAY = "replay"  # no model: the attempts of an earlier run, again
+CLIENTS = ("mcp", "http")  # no model of ours: whoever calls the tools through a server
 KEY_VARIABLES: Mapping[str, str] = {name: p.key_variable for name, p in PROVIDERS.items() if p.key_variable}
 SPELLINGS = f"{', '.join(provider.spelling for provider in PROVIDERS.values())}, {REPLAY}:RUN or {OFFLINE}"
 

@@ -55,11 +55,12 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool call came to, in words for the model."""
+    """What a tool call came to, in words for the model. `attempt_id`: the attempt that it is about."""
 
     call_id: str
     text: str
     is_error: bool = False
+    attempt_id: str | None = None
 
 
 @dataclass(frozen=True)

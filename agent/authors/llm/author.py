@@ -268,9 +268,11 @@ class ToolExecutor:
         try:
             match _arguments(call):
                 case BenchArguments(attempt=number):
-                    return ToolResult(call.call_id, (yield from self._benched(number)))
+                    text = yield from self._benched(number)
+                    return ToolResult(call.call_id, text, attempt_id=self._id(number))
                 case ReflectArguments() as wanted:
-                    return ToolResult(call.call_id, (yield from self._reflected(wanted)))
+                    text = yield from self._reflected(wanted)
+                    return ToolResult(call.call_id, text, attempt_id=self._id(wanted.attempt))
                 case LookArguments() as wanted:
                     return ToolResult(call.call_id, self._looked(wanted))
             raise AssertionError(call.name)
@@ -283,9 +285,9 @@ class ToolExecutor:
         wanted = _arguments(call)
         assert isinstance(wanted, UpdateArguments)
         source, notes = self._source(wanted)
-        parent_id = f"{self._tracker.run_id}/{wanted.parent}" if wanted.parent is not None else None
+        parent_id = self._id(wanted.parent) if wanted.parent is not None else None
         if (same := self._same(source)) is not None:
-            return ToolResult(call.call_id, format_same(*same, notes))
+            return ToolResult(call.call_id, format_same(*same, notes), attempt_id=self._id(same[0]))
         if self._rounds is not None and self.made + before >= (most := designs_of(self._rounds)):
             raise Mistake(f"this conversation may make {most} attempts, and has; bench what is not benched yet")
         return _proposal(wanted, source, parent_id, LlmTurn(self._key, turn)), notes
@@ -301,7 +303,8 @@ class ToolExecutor:
         self._updates[came.number] = came.update
         if came.update.failure is None:  # else it is benched, too
             self._drafts[came.number] = came
-        return ToolResult(call.call_id, format_update(came, self._tracker.task, twin, notes, timed=self._is_timed))
+        text = format_update(came, self._tracker.task, twin, notes, timed=self._is_timed)
+        return ToolResult(call.call_id, text, attempt_id=came.attempt_id)
 
     def _source(self, wanted: UpdateArguments) -> tuple[str, Notes]:
         """The whole source that is meant."""
@@ -323,9 +326,12 @@ class ToolExecutor:
             return self._drafts[number].source
         return self._attempt(number).source
 
+    def _id(self, number: int) -> str:
+        return f"{self._tracker.run_id}/{number}"
+
     def _attempt(self, number: int) -> Attempt:
         named = 0 < number < _MOST_NUMBER  # a number of 5,000 digits cannot even be said
-        found = self._tracker.find(f"{self._tracker.run_id}/{number}") if named else None
+        found = self._tracker.find(self._id(number)) if named else None
         if found is None:
             known = sorted({*self._drafts, *(a.number for a in self._tracker.attempts)})
             latest = ", ".join(map(str, known[-_MOST_NAMED:])) or "none yet"
@@ -778,7 +784,7 @@ class LlmConversation:
         results = yield from self.executor.run(reply.calls, self.turn)
         results = (*results[:-1], replace(results[-1], text=self._with_standing(results[-1].text)))
         for result in results:
-            raw = {"call_id": result.call_id, "is_error": result.is_error}
+            raw = {"call_id": result.call_id, "is_error": result.is_error, "attempt_id": result.attempt_id}
             self.tracker.emit(Said(self.tracker.run_id, "tool", result.text, raw=raw, conversation=self.key))
         self._messages.append(ToolResults(results))
         self._vain = self._vain + 1 if all(r.is_error for r in results) else 0
