@@ -31,6 +31,7 @@ ABOUT = {  # with what the first page says of each, for which none has to be imp
     "export": "Write stored runs as training data.",
     "report": "Write a report that can be sent to a colleague: one HTML file, readable offline, without scripts.",
     "watch": "Watch a run while it runs or later: follow it, look at its attempts, play it back, save a picture.",
+    "mcp": "Serve the tools to a coding agent.",
     "tasks": "List the built-in tasks, or show or check one.",
     "init": "Write a task file from a PyTorch function or module.",
     "doctor": "Check this machine, and print how to fix each problem.",

@@ -48,12 +48,14 @@ class CallResult:
 class ClientRun:
     """A run whose tools a client calls. Any thread may use it; its events are given to it as to a view.
 
+    system: what a model's system prompt would be, once `opening` is there.
     opening: the first words of the run's conversation, once its task is open; or what kept it from being opened.
     outcome: how it ended. state: what there is to see of it.
     """
 
     def __init__(self, author: str) -> None:
         self.state = ViewState()
+        self.system = ""
         self.opening: Future[str] = Future()
         self.outcome: Future[RunOutcome] = Future()
         self.controls = Controls()
@@ -86,6 +88,8 @@ class ClientRun:
         with self._changing:
             self.state = fold(self.state, event)
         match event:
+            case Said(role="system") if event.final:
+                self.system = event.text
             case Said(role="user") if event.final and not self.opening.done():
                 self.opening.set_result(event.text)
             case Said(role="tool", raw=dict(raw)):
@@ -105,7 +109,9 @@ class ClientRun:
         """What the run is busy with, in words."""
         state = self.state
         stages = [f"{state.stage_of(attempt)} attempt {attempt.number}" for attempt in state.working]
-        return ", ".join(stages) or (state.log[-1].text if state.log else "starting")
+        if not stages and self.opening.done() and state.judging_again is None:
+            return "nothing is under way"
+        return ", ".join(stages) or state.stage
 
     def _called(self, text: str, raw: Mapping[str, Json]) -> None:
         about = raw.get("attempt_id")
@@ -160,7 +166,8 @@ class OpenTasks:
         key = file.path, file.sha256
         with self._changing:
             is_new = key not in self._tasks
-            task = self._tasks[key] = self._tasks.pop(key, None) or _OpenTask(contextlib.ExitStack(), Future())
+            task = self._tasks.pop(key) if not is_new else _OpenTask(contextlib.ExitStack(), Future())
+            self._tasks[key] = task
             task.users += 1
         try:
             if is_new:

@@ -19,7 +19,7 @@ from kerneltune.agent.export.base import Feature, Row
 from kerneltune.agent.export.privacy import Scrubber
 from kerneltune.agent.export.rewards import Reward, labels
 from kerneltune.agent.export.similarity import Duplicate, Placement
-from kerneltune.agent.models.providers import OFFLINE, SourceTerms
+from kerneltune.agent.models.providers import CLIENTS, OFFLINE, SourceTerms
 from kerneltune.agent.models.providers import PROVIDERS as MODEL_PROVIDERS
 from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.schema.errors import UsageError
@@ -32,6 +32,14 @@ _TERMS = {name: provider.terms for name, provider in MODEL_PROVIDERS.items()} | 
         " TorchInductor's output derive from PyTorch, which is under a BSD-3-Clause licence: keep its notice.",
         "https://www.apache.org/licenses/LICENSE-2.0",
     ),
+    **{
+        name: SourceTerms(
+            f"unknown-{name}-client",
+            "Written by a coding agent or another program that called the tools; which model it asked is not recorded."
+            " Find out, and keep to that model's terms, before you use these rows.",
+        )
+        for name in CLIENTS
+    },
     "other": SourceTerms(
         "unknown",
         "The author is not one that kerneltune knows. Find out who wrote these rows, and under which terms, before you"

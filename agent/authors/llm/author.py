@@ -485,10 +485,11 @@ def _arguments(call: ToolCall) -> _Arguments:
     try:
         return ARGUMENTS[call.name].model_validate(call.arguments)
     except ValidationError as error:
-        raise Mistake("; ".join(map(_problem, error.errors()[:_MOST_PROBLEMS]))) from error
+        raise Mistake("; ".join(map(argument_problem, error.errors()[:_MOST_PROBLEMS]))) from error
 
 
-def _problem(error: Any) -> str:
+def argument_problem(error: Any) -> str:
+    """What pydantic found wrong with one argument of a call."""
     place = ".".join(map(str, error["loc"])) or "the arguments"
     if error["type"] in ("missing", "extra_forbidden"):
         return f"`{place}`: {error['msg'].lower()}"

@@ -8,7 +8,7 @@ import pytest
 
 from kerneltune.agent.commands.doctor import of_this_program
 from kerneltune.agent.export import provenance
-from kerneltune.agent.models.providers import PROVIDERS, open_model, parse
+from kerneltune.agent.models.providers import CLIENTS, PROVIDERS, open_model, parse
 from kerneltune.agent.models.scripted import ScriptedModel
 from kerneltune.agent.models.types import KeyRejected
 from kerneltune.agent.settings import Environment
@@ -91,7 +91,7 @@ def test_keys_are_named_by_doctor_and_never_shown() -> None:
 
 
 def test_every_provider_is_where_people_look_for_it() -> None:
-    assert {*PROVIDERS, "offline", "other"} == set(provenance.PROVIDERS)
+    assert {*PROVIDERS, *CLIENTS, "offline", "other"} == set(provenance.PROVIDERS)
     page = (Path(__file__).parents[3] / "docs" / "authors.md").read_text()
     for name, provider in PROVIDERS.items():
         assert f"| `{name}:<" in page

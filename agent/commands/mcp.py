@@ -1,0 +1,554 @@
+"""`optimize mcp`: the tools for coding agents, through the Model Context Protocol.
+
+An agent starts a run and calls update, bench, reflect and look as a model does; what it makes is judged, stored, shown
+by `watch` and exported like any other run. No tool tells a verdict that the evaluator has not reached, and none changes
+a reference, a tolerance or a timer.
+
+A call gets its result, or after `SOON_S` the word that it is still under way, with `wait` to go on waiting: clients
+give up after 60 s. Progress is told every few seconds. A call that is cancelled gives up what it had under way.
+"""
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from cyclopts import App
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kerneltune.agent.commands import Arch, RunsDir, Unsandboxed
+from kerneltune.agent.settings import Environment, Language, Settings, chosen_settings, environment
+from kerneltune.tools.schema.codec import Json, leads_within, one_line, plain
+from kerneltune.tools.schema.errors import KerneltuneError, Unfit, UsageError
+
+if TYPE_CHECKING:
+    import mcp_types as types
+    from mcp.server.lowlevel import Server
+
+    from kerneltune.agent.attempt import Attempt
+    from kerneltune.agent.commands.service import CallResult, ClientRun, Service
+    from kerneltune.tools.sandbox.workers import Workers
+
+SOON_S = 45.0  # desktop clients cut a call off after 60 s
+TOLD_EVERY_S = 2.0  # progress: a client's watchdog is reset by it
+MOST_ATTEMPTS = 100  # of a run where its client names no number
+_SHOWN = 20  # attempts of a run that `show` lists
+
+command = App(
+    name="mcp",
+    help_epilogue="""
+Examples:
+    claude mcp add kerneltune -- optimize mcp
+    codex mcp add kerneltune -- optimize mcp
+    optimize mcp --runs-dir ~/kernels/runs
+""",
+)
+
+
+@command.default
+def mcp(*, arch: Arch = None, runs_dir: RunsDir = None, allow_unsandboxed: Unsandboxed = None) -> int:
+    """Serve the tools to a coding agent over standard input and output.
+
+    Task files are taken from the working directory and below. Ends when the client does, or by Ctrl-C; runs that are
+    under way are concluded.
+    """
+    if find_spec("mcp") is None:
+        raise Unfit("serving agents needs the package mcp: pip install 'kerneltune[mcp]'")
+    settings = chosen_settings(locals())
+    from mcp.server.stdio import stdio_server
+
+    from kerneltune.tools.sandbox import workers
+
+    async def serve(begun: "Workers") -> None:
+        with AgentTools(settings, environment(), begun, Path.cwd()).serving() as server:
+            async with stdio_server() as (read, write):
+                await server.run(read, write, server.create_initialization_options())
+
+    with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as begun:
+        asyncio.run(serve(begun))
+    return 0
+
+
+# The tools, as an agent sees them -------------------------------------------------------------------------------------
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class OfRun(_Arguments):
+    """Of a run, or of the one that was started last."""
+
+    run: str | None = Field(default=None, description="Id of the run; null for the one that was started last.")
+
+
+class StartArguments(_Arguments):
+    """Of `start`."""
+
+    task: str | None = Field(default=None, description="Name of a built-in task, or path of a task file.")
+    resume: str | None = Field(default=None, description="Id of a stored run to go on with, instead of a task.")
+    language: Language = Field(default="triton", description="What kernels are written in.")
+    begin_with: str | None = Field(
+        default=None, description="First attempt: best (of the record), an attempt's id, or a path; null for none."
+    )
+    max_attempts: int | None = Field(default=None, ge=1, description=f"Of the run; null for {MOST_ATTEMPTS}.")
+    max_time_s: float | None = Field(default=None, gt=0, description="Seconds after which the run ends.")
+
+
+class ShowArguments(OfRun):
+    """Of `show`."""
+
+    attempt: int | None = Field(default=None, description="Its number, to see one alone; null for the whole run.")
+
+
+class AttemptFacts(BaseModel):
+    """An attempt, as far as it has come. `speedup`: over the baseline that is hardest to beat; `registers`: a thread,
+    of each kernel; `status`: null while it is not benched."""
+
+    attempt_id: str
+    number: int
+    status: str | None = None
+    detail: str = ""
+    tier: str | None = None
+    median_us: float | None = None
+    speedup: float | None = None
+    registers: list[int] = []
+    spill_bytes: int | None = None
+
+
+class Outcome(BaseModel):
+    """What a tool answers. `state`: "done"; "running" while a call is under way, which `wait` goes on waiting for;
+    "over" when the run has ended."""
+
+    state: Literal["done", "running", "over"] = "done"
+    text: str
+    run: str | None = None
+    attempt: AttemptFacts | None = None
+    best: AttemptFacts | None = None
+    best_path: str | None = None
+    attempts: list[AttemptFacts] | None = None
+
+
+Checked = TypeVar("Checked", bound=BaseModel)
+Context = Any  # mcp.server.context.ServerRequestContext, which takes a second to import
+Arguments = Mapping[str, Json]
+
+
+@dataclass(frozen=True)
+class AgentTool:
+    """A tool for agents. `of_run`: it takes the id of a run besides."""
+
+    name: str
+    description: str
+    arguments: type[BaseModel]
+    does: Callable[[Context, Arguments], Awaitable[Outcome]]
+    is_read_only: bool = False
+    of_run: bool = False
+
+    @property
+    def schema(self) -> dict[str, Json]:
+        """The JSON Schema of its arguments."""
+        made = self.arguments.model_json_schema()
+        if self.of_run:
+            made["properties"] = made.get("properties", {}) | OfRun.model_json_schema()["properties"]
+        return dict(_without_titles(made))
+
+
+def _without_titles(schema: Any) -> Any:
+    """The schema without the names that pydantic makes up, which say nothing to an agent."""
+    if isinstance(schema, list):
+        return [_without_titles(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {k: _without_titles(v) for k, v in schema.items() if k != "title" or isinstance(v, dict)}
+
+
+INSTRUCTIONS = (
+    "Makes PyTorch operations faster with GPU kernels that are checked and timed from outside. Begin with `start`, "
+    "which tells the task, its rules and what to beat. Then send whole files by `update`, `bench` what compiled, and "
+    "go on from the best. The verdict is the evaluator's alone: editing files on disk changes none. End with `finish`."
+)
+_WORDS = {
+    "tasks": "List the built-in tasks. Any task file works by its path, too.",
+    "start": "Begin a run on a task, or go on with a stored one. Tells the task, its rules and what to beat.",
+    "wait": "Go on waiting for what is under way.",
+    "show": "Show how a run stands, its best and latest attempts; or one attempt.",
+    "finish": "End the run. Its best is judged again and written to a file, whose path is told.",
+}
+_PROMPT = (
+    "Make the operation of the task {task} faster with the tools of kerneltune. Call `start` with it and read what it "
+    "tells. Say what bounds the operation before you write. Send several different designs, bench those that compile, "
+    "reflect on the best, and change one thing at a time. Stop when the best is within a tenth of the speed of light, "
+    "or three attempts in a row brought nothing; then call `finish` and report its verdict as it is."
+)
+HISTORY, BEST = "kerneltune://runs/{run}/history", "kerneltune://runs/{run}/best"
+_URI = re.compile(r"kerneltune://runs/([^/]+)/(history|best)")
+
+
+class AgentTools:
+    """The tools of one server. `root`: task files lie there or below; `soon_s`: the longest that a call is waited
+    for."""
+
+    def __init__(
+        self, settings: Settings, environment: Environment, begun: "Workers", root: Path, soon_s: float = SOON_S
+    ) -> None:
+        self._settings, self._environment, self._begun, self._root = settings, environment, begun, root
+        self._soon_s = soon_s
+        self._service: Future[Service] = Future()
+        self._latest: ClientRun | None = None
+        self._waited: dict[int, list[Future[CallResult]]] = {}  # by run (its id()), calls that were not answered yet
+        self._listening: dict[int, int] = {}  # by run, requests that wait for one
+
+    @contextlib.contextmanager
+    def serving(self) -> "Iterator[Server[Any]]":
+        """The server. What takes seconds to import is imported behind it; its runs end with the block."""
+        from mcp.server.lowlevel import Server
+
+        with contextlib.ExitStack() as held:
+            preparing = threading.Thread(target=self._prepare, args=[held], name="service", daemon=True)
+            preparing.start()
+            try:
+                yield Server(
+                    "kerneltune",
+                    version=version("kerneltune"),
+                    instructions=INSTRUCTIONS,
+                    on_list_tools=self._listed,
+                    on_call_tool=self._called,
+                    on_list_resource_templates=self._templates,
+                    on_list_resources=self._resources,
+                    on_read_resource=self._read,
+                    on_list_prompts=self._prompts,
+                    on_get_prompt=self._prompt,
+                )
+            finally:
+                preparing.join()
+
+    def _prepare(self, held: contextlib.ExitStack) -> None:
+        try:
+            from kerneltune.agent.commands.service import Service
+
+            self._service.set_result(held.enter_context(Service(self._settings, self._environment, self._begun)))
+        except BaseException as error:  # noqa: BLE001 - each call is told
+            self._service.set_exception(error)
+
+    # What is listed
+
+    @cached_property
+    def tools(self) -> dict[str, AgentTool]:
+        """All, by name."""
+        from kerneltune.agent.authors.llm.author import ARGUMENTS, TOOLS
+
+        own = [
+            AgentTool("tasks", _WORDS["tasks"], _Arguments, self._tasks, is_read_only=True),
+            AgentTool("start", _WORDS["start"], StartArguments, self._start),
+            AgentTool("wait", _WORDS["wait"], OfRun, self._wait, is_read_only=True),
+            AgentTool("show", _WORDS["show"], ShowArguments, self._show, is_read_only=True),
+            AgentTool("finish", _WORDS["finish"], OfRun, self._finish),
+        ]
+        of_models = [
+            AgentTool(tool.name, tool.description, ARGUMENTS[tool.name], partial(self._call, tool.name), of_run=True)
+            for tool in TOOLS
+        ]
+        return {tool.name: tool for tool in (*own[:2], *of_models, *own[2:])}
+
+    async def _listed(self, ctx: Context, params: Any) -> "types.ListToolsResult":
+        import mcp_types as types
+
+        answer = _without_titles(Outcome.model_json_schema())
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=tool.name,
+                    description=tool.description,
+                    input_schema=tool.schema,
+                    output_schema=answer,
+                    annotations=types.ToolAnnotations(
+                        read_only_hint=tool.is_read_only, destructive_hint=False, open_world_hint=False
+                    ),
+                )
+                for tool in self.tools.values()
+            ]
+        )
+
+    async def _templates(self, ctx: Context, params: Any) -> "types.ListResourceTemplatesResult":
+        import mcp_types as types
+
+        made = [
+            types.ResourceTemplate(name="best kernel", uri_template=BEST, mime_type="text/x-python"),
+            types.ResourceTemplate(name="history of a run", uri_template=HISTORY, mime_type="application/json"),
+        ]
+        return types.ListResourceTemplatesResult(resource_templates=made)
+
+    async def _resources(self, ctx: Context, params: Any) -> "types.ListResourcesResult":
+        import mcp_types as types
+
+        runs = self._service.result().runs if self._service.done() else ()
+        made = [
+            types.Resource(name=f"{name} of {run.run_id}", uri=uri.format(run=run.run_id))
+            for run in runs
+            for name, uri in (("history", HISTORY), ("best kernel", BEST))
+            if run.run_id
+        ]
+        return types.ListResourcesResult(resources=made)
+
+    async def _read(self, ctx: Context, params: Any) -> "types.ReadResourceResult":
+        import mcp_types as types
+        from mcp.shared.exceptions import MCPError
+
+        uri = str(params.uri)
+        found = _URI.fullmatch(uri)
+        try:
+            if found is None:
+                raise UsageError(f"no resource {uri!r:.200}; there are {HISTORY} and {BEST}")
+            run = await self._run({"run": found[1]})
+        except KerneltuneError as error:
+            raise MCPError(types.INVALID_PARAMS, str(error)) from error
+        if found[2] == "best":
+            text = run.state.best.source if run.state.best else ""
+        else:
+            text = json.dumps([_facts(a).model_dump() for a in run.state.attempts])
+        return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, text=text)])
+
+    async def _prompts(self, ctx: Context, params: Any) -> "types.ListPromptsResult":
+        import mcp_types as types
+
+        task = types.PromptArgument(
+            name="task", description="A built-in task or the path of a task file", required=True
+        )
+        about = "Make the operation of a task faster"
+        return types.ListPromptsResult(prompts=[types.Prompt(name="optimise", description=about, arguments=[task])])
+
+    async def _prompt(self, ctx: Context, params: Any) -> "types.GetPromptResult":
+        import mcp_types as types
+
+        text = _PROMPT.format(task=one_line((params.arguments or {}).get("task", "")))
+        said = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
+        return types.GetPromptResult(messages=[said])
+
+    # What is called
+
+    async def _called(self, ctx: Context, params: "types.CallToolRequestParams") -> "types.CallToolResult":
+        import mcp_types as types
+
+        try:
+            if params.name not in self.tools:
+                raise UsageError(f"there is no such tool; the tools are {', '.join(self.tools)}")
+            outcome, is_error = await self.tools[params.name].does(ctx, params.arguments or {}), False
+        except CallFailed as failed:
+            outcome, is_error = failed.outcome, True
+        except KerneltuneError as error:
+            outcome, is_error = Outcome(text=plain(f"{params.name}: {error}")), True
+        except Exception as error:  # noqa: BLE001 - a fault of ours, which ends this call alone
+            sys.stderr.write(plain(traceback.format_exc(), None))
+            outcome, is_error = Outcome(text=plain(f"internal failure: {type(error).__name__}: {error}")), True
+        return types.CallToolResult(
+            content=[types.TextContent(type="text", text=outcome.text)],
+            structured_content=outcome.model_dump(exclude_none=True),
+            is_error=is_error,
+        )
+
+    async def _tasks(self, ctx: Context, arguments: Arguments) -> Outcome:
+        _checked(_Arguments, arguments)
+        from kerneltune.tools.tasks import GROUPS
+
+        lines = [f"{group}: {', '.join(names)}" for group, names in GROUPS.items()]
+        return Outcome(
+            text="\n".join([*lines, "or the path of a task file, as KernelBench's are; `optimize init` writes one"])
+        )
+
+    async def _start(self, ctx: Context, arguments: Arguments) -> Outcome:
+        wanted = _checked(StartArguments, arguments)
+        if (wanted.task is None) == (wanted.resume is None):
+            raise UsageError("give either `task` or `resume`")
+        settings = replace(
+            self._settings,
+            language=wanted.language,
+            from_=self._inside(wanted.begin_with or "", (".py", ".ptx")),
+            max_attempts=wanted.max_attempts or (None if wanted.resume else MOST_ATTEMPTS),
+            max_time_s=wanted.max_time_s,
+        )
+        service, author = await self._ready(ctx), f"mcp:{_client(ctx)}"
+        if wanted.resume is not None:
+            run = service.resume(wanted.resume, author, settings)
+        else:
+            run = service.start(self._inside(wanted.task or "", (".py",)), author, settings)
+        self._latest = run
+        return await self._opened(ctx, run)
+
+    def _inside(self, name: str, suffixes: tuple[str, ...]) -> str:
+        """A name, or a path that leads to the root or below. Raises UsageError for one that does not."""
+        path = Path(os.path.expanduser(name))
+        if path.suffix not in suffixes:
+            return name
+        if not leads_within(self._root, self._root / path):
+            raise UsageError(f"{name!r:.200} is not below {self._root}, where this server takes files from")
+        return str(self._root / path)
+
+    async def _opened(self, ctx: Context, run: "ClientRun") -> Outcome:
+        if not await self._soon(ctx, run, run.opening):
+            return Outcome(state="running", text="the task is being opened; call `wait`")
+        text = "\n\n".join([run.system, run.opening.result(), *(f"Note: {w}" for w in run.state.warnings)])
+        return Outcome(text=f"{text}\n\nThis is run {run.run_id}.", run=run.run_id)
+
+    async def _call(self, name: str, ctx: Context, arguments: Arguments) -> Outcome:
+        run = await self._run(arguments)
+        made = run.call(name, {key: value for key, value in arguments.items() if key != "run"})
+        return await self._answer(ctx, run, made)
+
+    async def _wait(self, ctx: Context, arguments: Arguments) -> Outcome:
+        run = await self._run(_checked(OfRun, arguments).model_dump())
+        waited = self._waited.get(id(run), [])
+        if waited:
+            return await self._answer(ctx, run, waited.pop(0))
+        if run.outcome.done():
+            return self._ended(run)
+        if run.controls.stopping:
+            return await self._end(ctx, run)
+        return await self._opened(ctx, run)
+
+    async def _answer(self, ctx: Context, run: "ClientRun", made: "Future[CallResult]") -> Outcome:
+        """What came of a call, or that it is still under way."""
+        if not await self._soon(ctx, run, made):
+            self._waited.setdefault(id(run), []).append(made)
+            return Outcome(state="running", text=f"{run.doing}; call `wait` for the result", run=run.run_id)
+        result = made.result()
+        outcome = Outcome(
+            state="over" if run.state.ended else "done",
+            text=result.text,
+            run=run.run_id,
+            attempt=_facts(result.attempt) if result.attempt else None,
+        )
+        if result.is_error:
+            raise CallFailed(outcome)
+        return outcome
+
+    async def _show(self, ctx: Context, arguments: Arguments) -> Outcome:
+        wanted = _checked(ShowArguments, arguments)
+        run = await self._run(wanted.model_dump())
+        state = run.state
+        if wanted.attempt is not None:
+            attempt = state.row(f"{run.run_id}/{wanted.attempt}")
+            if attempt is None:
+                raise UsageError(f"there is no attempt {wanted.attempt}; {len(state.attempts)} have begun")
+            return Outcome(text=_line(attempt), run=run.run_id, attempt=_facts(attempt))
+        latest = state.attempts[-_SHOWN:]
+        counts = ", ".join(f"{n} {status}" for status, n in state.by_status.items()) or "no attempt judged yet"
+        lines = [f"run {run.run_id} on {state.task}: {counts}", *map(_line, latest)]
+        return Outcome(
+            state="over" if state.ended else "done",
+            text="\n".join([*lines, f"now: {run.doing}"]),
+            run=run.run_id,
+            best=_facts(state.best) if state.best else None,
+            attempts=[_facts(attempt) for attempt in latest],
+        )
+
+    async def _finish(self, ctx: Context, arguments: Arguments) -> Outcome:
+        run = await self._run(_checked(OfRun, arguments).model_dump())
+        run.stop()
+        return await self._end(ctx, run)
+
+    async def _end(self, ctx: Context, run: "ClientRun") -> Outcome:
+        if not await self._soon(ctx, run, run.outcome):
+            return Outcome(state="running", text=f"{run.doing}; call `wait`", run=run.run_id)
+        return self._ended(run)
+
+    def _ended(self, run: "ClientRun") -> Outcome:
+        ended = run.outcome.result()
+        over = Outcome(state="over", text=f"the run is over ({ended.why})", run=run.run_id)
+        if ended.best is None:
+            return over.model_copy(update={"text": f"{over.text}; nothing was accepted"})
+        path = str(ended.best_path and ended.best_path.absolute())
+        text = f"{over.text}; its best:\n{_line(ended.best)}\nThe kernel, with its verdict: {path}"
+        return over.model_copy(update={"text": text, "best": _facts(ended.best), "best_path": path})
+
+    # How it waits
+
+    async def _ready(self, ctx: Context) -> "Service":
+        await _told(ctx, self._service, lambda: "starting", math.inf)
+        return self._service.result()
+
+    async def _run(self, arguments: Arguments) -> "ClientRun":
+        """The run that is meant. Raises UsageError."""
+        named = arguments.get("run")
+        if named is None and self._latest is not None:
+            return self._latest
+        if named is None or not self._service.done():
+            raise UsageError("no run was started here yet; call `start`")
+        return self._service.result().find(str(named))
+
+    async def _soon(self, ctx: Context, run: "ClientRun", awaited: "Future[Any]") -> bool:
+        """Whether it is done within `soon_s`. A request that is cancelled gives up what the run has under way, unless
+        another waits for it."""
+        self._listening[id(run)] = self._listening.get(id(run), 0) + 1
+        try:
+            return await _told(ctx, awaited, lambda: run.doing, self._soon_s)
+        except asyncio.CancelledError:
+            if self._listening[id(run)] == 1:
+                run.controls.skip()
+            raise
+        finally:
+            self._listening[id(run)] -= 1
+
+
+async def _told(ctx: Context, awaited: "Future[Any]", doing: Callable[[], str], most_s: float) -> bool:
+    """Wait until it is done, and tell the client of progress on the way; false when that takes longer than `most_s`."""
+    began_s, future = time.monotonic(), asyncio.wrap_future(awaited)
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio reports it as unread
+    while not awaited.done():
+        waited_s = time.monotonic() - began_s
+        if waited_s >= most_s:
+            return False
+        await ctx.session.report_progress(waited_s, None, one_line(doing()))
+        await asyncio.wait([future], timeout=min(TOLD_EVERY_S, most_s - waited_s))
+    return True
+
+
+class CallFailed(Exception):
+    """A call that could not be carried out."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.text)
+        self.outcome = outcome
+
+
+def _checked(kind: type[Checked], arguments: Arguments) -> Checked:
+    """The arguments of a tool of ours. Raises UsageError, which names each field and what is wrong with it."""
+    from kerneltune.agent.authors.llm.author import argument_problem
+
+    try:
+        return kind.model_validate(arguments)
+    except ValidationError as error:
+        raise UsageError("; ".join(map(argument_problem, error.errors()))) from error
+
+
+def _client(ctx: Context) -> str:
+    """What the client calls itself, as a word."""
+    params = ctx.session.client_params
+    name = params.client_info.name if params else ""
+    return re.sub(r"[^\w.-]+", "-", name)[:40] or "client"
+
+
+def _facts(attempt: "Attempt") -> AttemptFacts:
+    from kerneltune.agent.commands.show import line_json
+
+    return AttemptFacts.model_validate(line_json(attempt))
+
+
+def _line(attempt: "Attempt") -> str:
+    from kerneltune.agent.commands.bench import file_line
+
+    return file_line(attempt)

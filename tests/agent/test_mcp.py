@@ -1,0 +1,216 @@
+"""Coding agents: the tools through the Model Context Protocol, driven by its SDK's own client."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from kerneltune.agent.commands.mcp import AgentTools
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.settings import Environment, Settings
+from kerneltune.tools.sandbox import workers
+from tests import shared_fork_server
+from tests.agent.shell import SOFTMAX, command, env, optimize
+
+RIGHT = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, cols, COLS: tl.constexpr):
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, COLS)
+    x = tl.load(x_ptr + row * cols + column, mask=column < cols, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * cols + column, e / tl.sum(e, axis=0), mask=column < cols)
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        x, y = x.contiguous(), torch.empty_like(x)
+        cols = x.shape[-1]
+        softmax_kernel[(x.numel() // cols,)](x, y, cols, COLS=triton.next_power_of_2(cols), num_warps=8)
+        return y
+"""
+WRONG = RIGHT.replace("/ tl.sum", "* tl.sum")
+SLOW = RIGHT.replace("    e = tl.exp", "    for _ in tl.static_range(100_000):\n        x = x * 1.0\n    e = tl.exp")
+NOBODY = Environment((), "", "", no_color=True, ci=True)
+Story = Callable[[Client], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def begun() -> Iterator[workers.Workers]:
+    with shared_fork_server.in_use(), workers.begun(allow_unconfined=False) as begun:
+        yield begun
+
+
+def tools_of(begun: workers.Workers, folder: Path, soon_s: float = 120.0) -> AgentTools:
+    return AgentTools(Settings(runs_dir=folder / "runs"), NOBODY, begun, folder, soon_s)
+
+
+def told(tools: AgentTools, story: Story) -> None:
+    """Let an agent tell its story on a server of its own in this process."""
+
+    async def tell() -> None:
+        with tools.serving() as server:
+            async with Client(server) as agent:
+                await story(agent)
+
+    asyncio.run(tell())
+
+
+async def call(agent: Client, name: str, **arguments: Any) -> dict[str, Any]:
+    """What a tool answers; its text stands in both forms."""
+    answer = await agent.call_tool(name, arguments)
+    assert answer.structured_content is not None
+    assert [part.text for part in answer.content] == [answer.structured_content["text"]]  # type: ignore[union-attr]
+    return {**answer.structured_content, "is_error": answer.is_error}
+
+
+def test_an_agent_improves_softmax_over_stdio_and_its_run_is_one_like_any_other(tmp_path: Path) -> None:
+    program, *arguments = command("mcp")
+    server = StdioServerParameters(command=program, args=arguments, cwd=str(tmp_path), env=env())
+    ended: dict[str, Any] = {}
+
+    async def story() -> None:
+        async with Client(stdio_client(server)) as agent:
+            names = [tool.name for tool in (await agent.list_tools()).tools]
+            assert names == "tasks start update bench reflect look wait show finish".split()
+            assert (
+                "class ModelNew"
+                in (await call(agent, "start", task=shutil.copy(SOFTMAX, tmp_path / "mine.py")))["text"]
+            )
+            await call(agent, "update", rationale="multiplies", source=WRONG)
+            assert (await call(agent, "bench", attempt=1))["attempt"]["status"] == "wrong"
+            edits = [{"search": "* tl.sum", "replace": "/ tl.sum"}]
+            said = {"hypothesis": "the sign of the exponent", "rationale": "divides", "edits": edits}
+            await call(agent, "update", parent=1, **said)
+            assert (await call(agent, "bench", attempt=2))["attempt"]["status"] == "checked"
+            assert "memory" in (await call(agent, "reflect", attempt=2, hypothesis="each element is read once"))["text"]
+            ended.update(await call(agent, "finish"))
+            best = await agent.read_resource(f"kerneltune://runs/{ended['run']}/best")
+            assert best.contents[0].text == RIGHT  # type: ignore[union-attr]
+
+    asyncio.run(story())
+    assert ended["state"] == "over"
+    assert ended["best"]["number"] == 2
+    assert RIGHT.strip() in Path(ended["best_path"]).read_text()
+    shown = json.loads(optimize("show", ended["run"], "--json", cwd=tmp_path).stdout)
+    assert shown["author"] == "mcp:mcp"
+    assert [a["status"] for a in shown["attempts_shown"]] == ["wrong", "checked"]
+    exported = optimize("export", "--format", "openai", "--as", "jsonl", "-o", "rows", cwd=tmp_path)
+    assert exported.returncode == 0, exported.stderr
+    rows = "".join(path.read_text() for path in (tmp_path / "rows").rglob("*.jsonl"))
+    assert "the sign of the exponent" in rows
+    replayed = optimize("--task", "mine.py", "--model", f"replay:{ended['run']}", "--json", cwd=tmp_path)
+    assert json.loads(replayed.stdout.splitlines()[-1])["by_status"] == {"wrong": 1, "checked": 1}
+    assert "a client" in optimize("--resume", ended["run"], cwd=tmp_path).stderr
+
+
+def test_what_is_edited_on_disk_changes_no_verdict(begun: workers.Workers, tmp_path: Path) -> None:
+    async def story(agent: Client) -> None:
+        mine = Path(shutil.copy(SOFTMAX, tmp_path / "mine.py"))
+        run = (await call(agent, "start", task="mine.py"))["run"]
+        mine.write_text(mine.read_text().replace("torch.softmax(x, dim=-1)", "torch.zeros_like(x)"))
+        await call(agent, "update", rationale="multiplies", source=WRONG)
+        assert (await call(agent, "bench", attempt=1))["attempt"]["status"] == "wrong"
+        receipt = tmp_path / "runs" / run / "receipts" / "1.json"
+        receipt.write_text(receipt.read_text().replace('"wrong"', '"checked"'))
+        (tmp_path / "runs" / run / "best.py").write_text(WRONG)
+        shown = await call(agent, "show", attempt=1)
+        assert shown["attempt"]["status"] == "wrong"
+        assert "best" not in await call(agent, "finish")
+
+    told(tools_of(begun, tmp_path), story)
+
+
+def test_a_call_under_way_is_handed_back_and_waited_for(begun: workers.Workers, tmp_path: Path) -> None:
+    async def story(agent: Client) -> None:
+        answer = await call(agent, "start", task="softmax")
+        while answer["state"] == "running":
+            answer = await call(agent, "wait")
+        assert "class ModelNew" in answer["text"]
+        handed_back = [await call(agent, "update", rationale=f"expert {n}", source=f"{RIGHT}# {n}\n") for n in (1, 2)]
+        assert [answer["state"] for answer in handed_back] == ["running", "running"]
+        assert {answer["text"].partition(" compiled")[0] for answer in await both(agent)} == {"#1", "#2"}
+
+    async def both(agent: Client) -> list[dict[str, Any]]:
+        done: list[dict[str, Any]] = []
+        while len(done) < 2:
+            answer = await call(agent, "wait")
+            done += [answer] if answer["state"] == "done" else []
+        return done
+
+    told(tools_of(begun, tmp_path, soon_s=0.02), story)
+
+
+def test_a_call_that_is_cancelled_gives_up_what_it_had_under_way(begun: workers.Workers, tmp_path: Path) -> None:
+    async def story(agent: Client) -> None:
+        await call(agent, "start", task="softmax")
+        with anyio.move_on_after(3):
+            await call(agent, "update", rationale="takes minutes", source=SLOW)
+            pytest.fail("the kernel that takes minutes was traced in 3 s")
+        await call(agent, "update", rationale="the expert", source=RIGHT)
+        assert (await call(agent, "bench", attempt=2))["attempt"]["status"] == "checked"
+        assert "there is no attempt 1" in (await call(agent, "bench", attempt=1))["text"]
+
+    told(tools_of(begun, tmp_path), story)
+
+
+def test_what_cannot_be_meant_is_said_and_harms_nothing(begun: workers.Workers, tmp_path: Path) -> None:
+    async def story(agent: Client) -> None:
+        (tmp_path / "out.py").symlink_to("/etc/passwd")
+        for wrong, hint in (
+            (call(agent, "start", task="softmaxx"), "did you mean softmax"),
+            (call(agent, "start", task="../secret.py"), "is not below"),
+            (call(agent, "start", task="out.py"), "is not below"),
+            (call(agent, "start", task="softmax", begin_with="~/kernel.py"), "is not below"),
+            (call(agent, "start", task="softmax", max_attempts=0), "max_attempts"),
+            (call(agent, "start"), "either `task` or `resume`"),
+            (call(agent, "start", resume="nothing-like-it"), "nothing-like-it"),
+            (call(agent, "start", task="softmax", language="cobol\x1b[2J"), "triton"),
+            (call(agent, "bench", attempt=1, run="x" * 1000), "no run"),
+            (call(agent, "judge"), "the tools are tasks, start"),
+        ):
+            answer = await wrong
+            assert answer["is_error"], answer
+            assert hint in answer["text"], answer
+            assert answer["text"].isprintable() or "\n" in answer["text"]
+        await call(agent, "start", task="softmax")
+        assert "source" in (await call(agent, "update", rationale="", source=7))["text"]
+        assert "no attempt" in (await call(agent, "bench", attempt=10**30))["text"]
+
+    told(tools_of(begun, tmp_path), story)
+
+
+def test_a_run_whose_server_was_killed_goes_on_from_another_client(begun: workers.Workers, tmp_path: Path) -> None:
+    program, *arguments = command("mcp")
+    server = StdioServerParameters(command=program, args=arguments, cwd=str(tmp_path), env=env())
+    started: dict[str, Any] = {}
+
+    async def first() -> None:
+        async with Client(stdio_client(server)) as agent:
+            started.update(await call(agent, "start", task="softmax"))
+            await call(agent, "update", rationale="multiplies", source=WRONG)
+            await call(agent, "bench", attempt=1)
+            process = json.loads((tmp_path / "runs" / started["run"] / "process.json").read_text())
+            os.kill(process["pid"], signal.SIGKILL)
+
+    async def second(agent: Client) -> None:
+        resumed = await call(agent, "start", resume=started["run"])
+        assert resumed["run"] == started["run"]
+        assert "wrong" in resumed["text"]
+        await call(agent, "update", rationale="divides", source=RIGHT)
+        await call(agent, "bench", attempt=2)
+        await call(agent, "finish")
+
+    asyncio.run(first())
+    told(tools_of(begun, tmp_path), second)
+    with Store.open(tmp_path / "runs") as store:
+        assert [a.judged.status for a in store.attempts(started["run"])] == ["wrong", "checked"]
