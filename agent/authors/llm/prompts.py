@@ -15,7 +15,7 @@ from math import exp, inf, log, prod
 from statistics import median
 from typing import Literal, TypeGuard
 
-from kerneltune.agent.attempt import Attempt, Lesson, best
+from kerneltune.agent.attempt import Attempt, Lesson, Remaining, best
 from kerneltune.agent.authors.search.experts import experts, ptx_experts
 from kerneltune.agent.authors.search.neighbours import Sketch
 from kerneltune.agent.events import Reflected
@@ -124,10 +124,14 @@ class RunPrompts:
         whole = [self._whole(a) for a in seeds]
         return render("opening.j2", timed=self._timed, seeds=whole, rounds=rounds, lessons=self._lessons)
 
-    def standing(self, attempts: float, seconds: float, usd: float) -> str:
-        """What is left of a run, infinite where nothing limits it, and what is to be beaten: the best, before there is
-        one the baselines, which are waited for."""
-        limits = ((attempts, "{:.0f} attempts"), (seconds, "{:.0f} s"), (usd, "${:.2f}"))
+    def standing(self, remaining: Remaining) -> str:
+        """What is left of a run, and what is to be beaten: the best, before there is one the baselines, which are
+        waited for."""
+        limits = (
+            (remaining.attempts, "{:.0f} attempts"),
+            (remaining.time_s, "{:.0f} s"),
+            (remaining.cost_usd, "${:.2f}"),
+        )
         leader = self._tracker.best
         found = self._baselines() if self._baselines and not leader else None
         return render(
