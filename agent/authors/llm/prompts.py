@@ -152,7 +152,8 @@ class RunPrompts:
     def history(self) -> str:
         """What has been tried in this run so far, and what came of it. Bounded, but for the best source."""
         attempts = list(self._tracker.attempts)
-        return render("history.j2", timed=self._timed, **history_values(self._tracker.task, attempts, self._outcomes()))
+        known = history_values(self._tracker.task, attempts, self._outcomes())
+        return render("history.j2", timed=self._timed, lessons=self._lessons, **known)
 
     def drafts(self, drafts: Sequence[Attempt]) -> str:
         """What a history adds for attempts that have no verdict yet; "" without any."""
@@ -161,7 +162,7 @@ class RunPrompts:
     def crossover(self, first: Attempt, second: Attempt, rounds: int | None = None) -> str:
         """The first words of a conversation that shall join two attempts."""
         ours = {"first": self._whole(first), "second": self._whole(second)}
-        return render("crossover.j2", timed=self._timed, rounds=rounds, **ours)
+        return render("crossover.j2", timed=self._timed, rounds=rounds, lessons=self._lessons, **ours)
 
     def nudge(self, trouble: Trouble) -> str:
         """The answer to a reply that called no tool."""
