@@ -437,6 +437,17 @@ class Limits:
         return faster or (self.target_sol is not None and fraction is not None and fraction >= self.target_sol)
 
 
+@dataclass(frozen=True)
+class Remaining:
+    """What a run may still use: attempts that may begin, seconds and dollars, infinite where nothing limits them.
+    `is_over`: a limit is reached, or a person wants no more."""
+
+    attempts: float = math.inf
+    time_s: float = math.inf
+    cost_usd: float = math.inf
+    is_over: bool = False
+
+
 Change = Literal["paused", "resumed", "raised", "stopping"]
 _POLL_S = 0.2
 

@@ -5,6 +5,8 @@ Each command is a file of `agent.commands`, imported when it is asked for; nothi
 
 import contextlib
 import difflib
+import errno
+import os
 import signal
 import sys
 import threading
@@ -18,7 +20,7 @@ from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 
 from kerneltune.agent.commands.run import run
 from kerneltune.agent.models.types import LlmError
-from kerneltune.tools.schema.codec import plain
+from kerneltune.tools.schema.codec import one_line, plain
 from kerneltune.tools.schema.errors import GpuLost, KerneltuneError, Unfit, UsageError
 
 ABOUT = {  # with what the first page says of each, for which none has to be imported: that takes 100 ms
@@ -129,23 +131,52 @@ def exit_code(command: Callable[[], Any], if_interrupted: str = "interrupted") -
         return _reader_gone()
     except KeyboardInterrupt:
         return _failed(130, if_interrupted)
-    except CycloptsError as error:
-        return _failed(2, error_line(error))
-    except (LlmError, Unfit, MemoryError) as error:
-        return _failed(3, str(error) or "no memory is left")
-    except UsageError as error:
-        return _failed(2, str(error))
-    except GpuLost as error:
-        return _failed(5, str(error))
-    except KerneltuneError as error:
-        return _failed(4, f"internal failure: {error}")
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return _failed(3, f"{place}{error.strerror or error}")
-    except Exception as error:  # noqa: BLE001 - whatever else comes up this far is ours, and no answer to the question
-        sys.stderr.write(plain(traceback.format_exc(), None))
-        return _failed(4, f"internal failure: {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - whatever comes up this far gets a code and a line
+        return _failed(*_told(error))
     return code
+
+
+def _told(error: Exception) -> tuple[int, str]:
+    """Return the exit code for an error of that kind, and its line. What is ours, and no answer to the question, leaves
+    its traceback before it."""
+    match error:
+        case CycloptsError():
+            return 2, error_line(error)
+        case LlmError() | Unfit():
+            return 3, str(error)
+        case UsageError():
+            return 3 if _is_of_disk(error) else 2, str(error)
+        case GpuLost():
+            return 5, str(error)
+        case KerneltuneError():
+            return 4, f"internal failure: {error}"
+        case OSError():
+            place = f"{error.filename}: " if error.filename else ""
+            return 3, f"{place}{error.strerror or error}"
+    if lacking := _lacking(error):
+        return 3, lacking
+    sys.stderr.write(plain("".join(traceback.format_exception(error)), None))
+    return 4, f"internal failure: {type(error).__name__}: {error}"
+
+
+def _is_of_disk(error: BaseException) -> bool:
+    """Whether it comes of a disk that is full, at a quota or limit, or failing."""
+    by_sqlite = getattr(error, "sqlite_errorcode", 0) & 0xFF in (10, 13)  # SQLITE_IOERR, SQLITE_FULL
+    by_system = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return by_sqlite or by_system or (error.__cause__ is not None and _is_of_disk(error.__cause__))
+
+
+def _lacking(error: Exception) -> str:
+    """What memory, threads or packages are too short for, and the way out; "" for any other error."""
+    match error:
+        case MemoryError():
+            return f"no memory is left{f': {error}' if str(error) else ''}; end other programs, or raise `ulimit -v`"
+        case RuntimeError() if str(error) == "can't start new thread":
+            return f"{error}: memory or processes are short; end other programs, or raise `ulimit -v` and `ulimit -u`"
+        case ImportError() if not (error.name or "").startswith("kerneltune"):
+            why = one_line(str(error.__cause__ or error), 300)
+            return f"{why}; is memory short (`ulimit -v`)? Else install that package again"
+    return ""
 
 
 def _failed(code: int, text: str) -> int:
@@ -270,6 +301,11 @@ def main() -> None:
     sys.unraisablehook = interrupt_again
     is_run = any(word.startswith(("--task", "--resume")) for word in sys.argv[1:] if sys.argv[1].startswith("-"))
     if_interrupted = _GO_ON if is_run else "interrupted"
-    sys.exit(
-        exit_code(lambda: app(result_action="return_value", exit_on_error=False, print_error=False), if_interrupted)
-    )
+    try:
+        code = exit_code(
+            lambda: app(result_action="return_value", exit_on_error=False, print_error=False), if_interrupted
+        )
+    except MemoryError:  # not even for a line of its own
+        os.write(2, b"optimize: no memory is left\n")
+        code = 3
+    sys.exit(code)

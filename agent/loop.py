@@ -31,6 +31,7 @@ from kerneltune.agent.attempt import (
     Limits,
     Proposal,
     ReflectAction,
+    Remaining,
     StopReason,
     UpdateAction,
     lasting,
@@ -73,16 +74,14 @@ class Run:
         """Seconds since the start, without pauses."""
         return self.controls.clock_s - self.started
 
-    def left_s(self) -> float:
-        """Seconds until the limit of time; infinite without one."""
-        most_s = self.limits_now.max_time_s
-        return math.inf if most_s is None else most_s - self.elapsed_s
+    def remaining(self) -> Remaining:
+        """What may still be used."""
+        limits = self.limits_now
+        time_s = math.inf if limits.max_time_s is None else limits.max_time_s - self.elapsed_s
+        cost_usd = math.inf if limits.max_cost_usd is None else limits.max_cost_usd - self.tracker.cost.cost_usd
+        return Remaining(self.room, time_s, cost_usd, self.why_stop() is not None)
 
-    def left_usd(self) -> float:
-        """Dollars that are not spent; infinite without a limit."""
-        most_usd = self.limits_now.max_cost_usd
-        return math.inf if most_usd is None else most_usd - self.tracker.cost.cost_usd
-
+    @property
     def room(self) -> int:
         """How many attempts may still begin."""
         return self.limits_now.max_attempts - self.tracker.begun
@@ -95,10 +94,6 @@ class Run:
             return StopReason.STOPPED
         cost = self.tracker.cost
         return self.limits_now.why_stop(list(self.tracker.attempts), self.elapsed_s, cost.cost_usd, cost.next_usd)
-
-    def is_over(self) -> bool:
-        """Whether a limit is reached, or a person wants no more."""
-        return self.why_stop() is not None
 
 
 def optimize(run: Run) -> StopReason:
@@ -206,7 +201,7 @@ def _attempt_all(run: Run) -> StopReason:
 
 def _begin(run: Run, pool: ThreadPoolExecutor, under_way: _UnderWay) -> None:
     """Begin what the author wants next, as far as there is room."""
-    room = under_way.room(run.room(), run.width)
+    room = under_way.room(run.room, run.width)
     proposed = run.author.propose(run.tracker.task, run.tracker.attempts, room) if room > 0 else []
     numbered = [run.tracker.propose(p) for p in proposed[:room] if isinstance(p, Proposal)]
     under_way.waiting += [pool.submit(run.tracker.update, attempt) for attempt in numbered if attempt]

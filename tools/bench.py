@@ -560,12 +560,12 @@ def waiting_judge(
     target: str = JUDGE,
     tell: Callable[[str], None] = lambda _: None,
     *,
-    task_file: TaskFile | None = None,
+    task_file: TaskFile | None,
     cache_dir: Path | None = None,
 ) -> Iterator[GpuBench]:
     """Start the judge, which opens a task when it is told one; end judge and runner on the way out. One that is started
-    before there is a task is an EARLY_JUDGE. `tell` hears what a person who waits should know. With a `task_file` it is
-    confined to what that may read, and to what it keeps of it in `cache_dir`."""
+    before there is a task is an EARLY_JUDGE. `tell` hears what a person who waits should know. It is confined to what
+    `task_file` may read, and to what it keeps of it in `cache_dir`; with None it is not confined."""
     ours, theirs = socket.socketpair()
     with contextlib.ExitStack() as held:
         held.enter_context(ours)

@@ -408,8 +408,7 @@ def ready(started: Started, tracker: AttemptTracker) -> Iterator[Run]:
         start = start_actions(started.beginning, tracker, offline)
         run = Run(tracker, author, started.limits, width, started.controls, start=start)
         if isinstance(author, LlmAuthor):
-            author.left_s, author.left_usd, author.is_over = run.left_s, run.left_usd, run.is_over
-            author.room = run.room
+            author.remaining = run.remaining
         try:
             yield run
         except KeyboardInterrupt:

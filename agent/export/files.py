@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,7 +229,9 @@ def made_whole(target: Path, *, overwrite: bool) -> Iterator[Path]:
         target.name.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"-o {str(target)!r}: a name in UTF-8 is wanted") from error
+    earlier = target.with_name(f"kerneltune-replaced-{target.name}")
     try:
+        _settle(target, earlier)
         _check_free(target, overwrite=overwrite)
         target.parent.mkdir(parents=True, exist_ok=True)
         with ScratchFolder(target.parent) as aside:  # on the same file system; one that was killed left its own
@@ -236,11 +239,23 @@ def made_whole(target: Path, *, overwrite: bool) -> Iterator[Path]:
             made.mkdir()
             yield made
             _check_free(target, overwrite=overwrite)  # much may have happened in an hour
-            if target.exists():
-                target.rename(aside / "old")
-            made.rename(target)
+            try:
+                if _is_export(target):
+                    target.rename(earlier)
+                made.rename(target)
+            finally:
+                _settle(target, earlier)
     except OSError as error:
         raise StoreError(f"{target}: {error.strerror or error}; nothing was left there") from error
+
+
+def _settle(target: Path, earlier: Path) -> None:
+    """Remove an export that was replaced, or put it back where nothing has taken its place: whoever replaced it was
+    killed on the way, or could not."""
+    if target.exists():
+        shutil.rmtree(earlier, ignore_errors=True)
+    elif earlier.exists():
+        earlier.rename(target)
 
 
 def _check_free(target: Path, *, overwrite: bool) -> None:

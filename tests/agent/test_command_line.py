@@ -1,5 +1,6 @@
 """The command line as a person meets it: the first page, mistakes, exit codes, pipes, completion, a new task."""
 
+import errno
 import json
 import os
 import re
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
 
 from kerneltune.agent.cli import ABOUT, CODES, app, exit_code
 from kerneltune.agent.commands import VerdictName
@@ -19,7 +22,7 @@ from kerneltune.agent.models.types import KeyRejected
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import FIELDS
 from kerneltune.tools.backends import gpu_info
-from kerneltune.tools.schema.errors import GpuLost, Unfit, UsageError, WorkerError
+from kerneltune.tools.schema.errors import GpuLost, StoreError, Unfit, UsageError, WorkerError
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.record.samples import started
 from tests.agent.shell import ROOT, command, env, optimize
@@ -161,6 +164,24 @@ def test_the_exit_codes_are_those_of_the_documentation() -> None:
     assert set(re.findall(r"^\| `optimize (\w+)", page, re.MULTILINE)) | {"show"} == set(COMMANDS)
 
 
+def of_disk(cause: BaseException) -> StoreError:
+    """What the record raises for it."""
+    error = StoreError("runs.db: no event can be written")
+    error.__cause__ = cause
+    return error
+
+
+def of_sqlite(*statements: str) -> DBAPIError:
+    """What the last of them raises, as the record hears it."""
+    try:
+        with create_engine("sqlite://").connect() as connection:
+            for statement in statements:
+                connection.execute(text(statement))
+    except DBAPIError as error:
+        return error
+    raise AssertionError(statements)
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -169,6 +190,13 @@ def test_the_exit_codes_are_those_of_the_documentation() -> None:
         (KeyRejected("x"), 3),
         (OSError(28, "No space left on device"), 3),
         (MemoryError(), 3),
+        (RuntimeError("can't start new thread"), 3),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 3),
+        (of_disk(OSError(errno.ENOSPC, "No space left on device")), 3),
+        (of_disk(of_disk(OSError(errno.EDQUOT, "Disk quota exceeded"))), 3),
+        (of_disk(of_sqlite("PRAGMA max_page_count = 1", "CREATE TABLE runs (id)")), 3),
+        (of_disk(OSError(errno.EACCES, "Permission denied")), 2),
+        (of_disk(of_sqlite("SELECT * FROM nowhere")), 2),
         (WorkerError("x"), 4),
         (GpuLost("x"), 5),
         (KeyboardInterrupt(), 130),
@@ -181,6 +209,29 @@ def test_each_kind_of_end_has_its_code(error: BaseException, code: int, capsys: 
 
     assert exit_code(command) == code
     assert len(capsys.readouterr().err.splitlines()) == (0 if code == 0 else 1)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a fault"), ImportError("no x", name="kerneltune.agent.x")])
+def test_a_fault_of_ours_leaves_its_traceback(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> int:
+        raise error
+
+    assert exit_code(command) == 4
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "line"),
+    [(56, "runs"), (300, "--task softmax --max-attempts 1 --plain"), (800, "--task softmax --max-attempts 1 --plain")],
+)
+def test_a_command_that_memory_is_too_short_for_says_so_in_a_line(megabytes: int, line: str, tmp_path: Path) -> None:
+    limit = ["prlimit", f"--as={megabytes << 20}", "--"]
+    done = subprocess.run(
+        [*limit, *command(*line.split())], cwd=tmp_path, env=env(), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+    assert re.match(r"optimize: .*\bmemory\b", done.stderr.splitlines()[-1]), done.stderr
 
 
 def test_codes_come_out_of_the_process(tmp_path: Path) -> None:

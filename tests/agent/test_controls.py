@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kerneltune.agent.attempt import Change, Controls, Limits, Proposal
+from kerneltune.agent.attempt import Change, Controls, Limits, Proposal, Remaining
 from kerneltune.agent.events import AttemptSkipped, Judged, Reflected, Updated
 from kerneltune.agent.loop import Run, optimize
 from kerneltune.agent.tracker import AttemptTracker, GivenUp
@@ -158,6 +158,19 @@ def test_raised_limits_let_a_run_go_on() -> None:
     assert len(running.tracker.attempts) == 5
     assert Limits(2, max_time_s=100).raised(2) == Limits(4, max_time_s=150)
     assert Limits(24, max_cost_usd=1.0).raised(1) == Limits(30, max_cost_usd=1.0)
+
+
+def test_what_a_run_may_still_use_is_that_of_its_limits_as_they_are_now() -> None:
+    running, _ = run(["1"])
+    assert running.remaining() == Remaining(10)
+    running.limits = Limits(8, max_time_s=100, max_cost_usd=2.0)
+    running.tracker.cost.add(0.5)
+    running.controls.raise_limits()
+    left = running.remaining()
+    assert (left.attempts, left.cost_usd, left.is_over) == (10, 1.5, False)
+    assert 124 < left.time_s <= 125
+    running.controls.stop()
+    assert running.remaining().is_over
 
 
 def test_keys_pressed_before_the_run_listens_are_not_lost() -> None:

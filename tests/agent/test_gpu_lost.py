@@ -47,7 +47,8 @@ def test_a_run_whose_gpu_disappears_ends_with_the_way_to_go_on_and_loses_and_dou
         shop = held.enter_context(workshop(settings, lambda _: None))
         opened: Session = held.enter_context(session(shop, find_task(SOFTMAX)))
         opened.tools.updater.compile_cases = [case.name for case in opened.task.cases]  # as with a GPU
-        lost = held.enter_context(waiting_judge(shop.machine, "tests.agent.test_gpu_lost:judge_whose_gpu_disappears"))
+        judge = "tests.agent.test_gpu_lost:judge_whose_gpu_disappears"
+        lost = held.enter_context(waiting_judge(shop.machine, judge, task_file=None))
         opened = replace(opened, tools=Evaluator(opened.tools.updater, lost, "timing"))
         choice = held.enter_context(contextlib.closing(chosen(settings, NOBODY)))
         with pytest.raises(

@@ -53,7 +53,7 @@ def spent(strategy: Strategy) -> tuple[AttemptTracker, Sequence[Event], list[Rep
         limit = context_limit(model.facts())
         author = LlmAuthor(tracker, model, prompts, "sm_90", strategy, context_tokens=limit)
         run = Run(tracker, author, Limits(9_999, max_cost_usd=DOLLARS))
-        author.left_s, author.left_usd, author.is_over = run.left_s, run.left_usd, run.is_over
+        author.remaining = run.remaining
         assert optimize(run) == "cost"
         model.close()
     assert server.refused == []

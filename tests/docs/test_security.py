@@ -1,6 +1,10 @@
-"""What SECURITY.md promises: its tests are there, and so are the hashes."""
+"""What SECURITY.md promises: its tests are there, and so are the hashes and the bounds of versions."""
 
 import re
+import tomllib
+
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from tests.docs.documents import ROOT
 
@@ -37,3 +41,29 @@ def test_every_version_that_is_tested_is_there_with_its_hashes() -> None:
     assert len(lines) == len(hashed)
     for line in lines:
         assert re.fullmatch(r"[\w.-]+==\S+( ; [^;#]+?)?( +--hash=sha256:[0-9a-f]{64})+", line.strip()), line[:100]
+
+
+def may_break(name: str, version: str) -> Version:
+    """The next version that may not do what this one does: of torch, Triton and 0.x the next minor, else the next
+    major one."""
+    major, minor = Version(version).release[:2]
+    return Version(f"{major}.{minor + 1}" if name in ("torch", "triton") or major == 0 else f"{major + 1}")
+
+
+def test_every_package_is_bounded_by_the_next_version_after_the_tested_one_that_may_break() -> None:
+    """How to raise the bounds: CONTRIBUTING.md, "Versions"."""
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = written["project"]
+    lists = [written["build-system"]["requires"], project["dependencies"], *project["optional-dependencies"].values()]
+    tested = {pin for name in ("cpu.txt", "gpu.txt", "hashes.txt") for pin in pins(name)}
+    checked = set()
+    for wanted in [Requirement(line) for lines in lists for line in lines]:
+        if wanted.name == "kerneltune":
+            continue
+        (bound,) = [Version(part.version) for part in wanted.specifier if part.operator == "<"]
+        for version in [version for name, version in tested if name == wanted.name]:
+            assert wanted.specifier.contains(version), wanted
+            assert bound == may_break(wanted.name, version), wanted
+            checked.add(wanted.name)
+    assert len(checked) > 25
+    assert {"torch", "triton", "setuptools"} < checked

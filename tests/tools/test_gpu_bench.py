@@ -64,9 +64,17 @@ def test_a_candidate_is_judged_anew_when_that_is_asked_for(bench: GpuBench) -> N
     assert bench.bench(UPDATE, "judged", reuse=False).detail == "judged False"
 
 
+def test_a_judge_is_left_unconfined_only_where_its_caller_says_so() -> None:
+    with workers.started_base() as machine, pytest.raises(TypeError, match="task_file"):
+        waiting_judge(machine)  # type: ignore[call-arg]
+
+
 def test_a_judge_that_is_killed_before_it_has_started_ends_at_once() -> None:
     """It is no session's leader yet, and imports; waiting for the end of that took a killed one's whole task."""
-    with workers.started_base() as machine, waiting_judge(machine, "tests.tools.test_gpu_bench:judge") as bench:
+    with (
+        workers.started_base() as machine,
+        waiting_judge(machine, "tests.tools.test_gpu_bench:judge", task_file=None) as bench,
+    ):
         began_s = time.monotonic()
         bench.kill()
         assert time.monotonic() - began_s < 5.0

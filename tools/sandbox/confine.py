@@ -142,7 +142,8 @@ class _Entry:
         if self._profile is not Profile.RUNNER:
             scopes |= linux.SCOPE_ABSTRACT_SOCKETS
         rules = [*sandbox_rules.paths(self._profile, self._scratch), *self._rules]
-        linux.pin(Path("/proc/self"))
+        for path in [path for path, _ in rules if path.is_relative_to(sandbox_rules.ITSELF)]:
+            linux.pin(path)
         return abi if self._try(lambda: linux.landlock(rules, abi=abi, scopes=scopes)) else 0
 
     def _limit(self, limits: ResourceLimits, *, own_count: bool) -> bool:

@@ -26,7 +26,7 @@ from kerneltune.tools.sandbox.bubblewrap import Jail
 from kerneltune.tools.sandbox.confine import enter
 from kerneltune.tools.sandbox.rules import Profile
 from kerneltune.tools.sandbox.wire import SpawnRequest
-from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.codec import Json, decode, encode, one_line
 
 MAX_FDS = 16
 
@@ -230,5 +230,10 @@ def main(fd: int, parent: int | None = None) -> None:
     if parent is not None:
         linux.die_with_parent(parent)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    warm()
-    serve(Channel(socket.socket(fileno=fd), []))
+    control = socket.socket(fileno=fd)
+    try:
+        warm()
+    except (ImportError, MemoryError, OSError) as error:
+        wire.send(control, {"failed": one_line(str(error.__cause__ or error), 300) or "no memory is left"})
+        os._exit(1)
+    serve(Channel(control, []))

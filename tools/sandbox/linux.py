@@ -372,5 +372,5 @@ def _allow_path(ruleset: int, path: Path, access: int) -> None:
 
 
 def pin(path: Path) -> None:
-    """Keep a /proc folder's inode in memory for the life of the process: a rule on it would go with the inode."""
+    """Keep the inode of what lies in /proc in memory for the life of the process: a rule on it would go with that."""
     os.open(path, os.O_PATH | os.O_CLOEXEC)

@@ -258,6 +258,8 @@ def paths(profile: Profile, scratch: Path | None) -> list[Rule]:
     roots = readable_roots(_PARTS[profile])
     rules = [(path, Access.READ) for path in [*roots.readable, *map(Path, _SYSTEM)]]
     rules += [(path, Access.READ_DIR) for path in roots.listed]
+    rules += [(ITSELF / name, Access.READ_FILE) for name in _ITS_FILES]
+    rules += [(ITSELF / name, Access.READ_DIR) for name in _ITS_LISTINGS]
     rules += [(Path("/dev/null"), Access.DEVICE)]
     if scratch is not None:
         rules.append((scratch, Access.WRITE))
@@ -317,9 +319,13 @@ def _is_above(folder: Path, places: Iterable[Path]) -> bool:
 
 
 _SYSTEM = (
-    *("/etc/ld.so.cache", "/etc/localtime", "/proc/self", "/proc/cpuinfo", "/proc/meminfo"),
+    *("/etc/ld.so.cache", "/etc/localtime", "/proc/cpuinfo", "/proc/meminfo"),
     *("/sys/devices/system/cpu", "/dev/zero", "/dev/urandom", "/dev/random"),
 )
+# What libc, Python and torch read of the process itself. Not mountinfo, mounts and mountstats: they name the host's
+# devices and folders, and lie in each thread's folder as well
+_ITS_FILES, _ITS_LISTINGS = ("maps", "stat", "statm", "status"), ("fd", "task")
+ITSELF = Path("/proc/self")
 
 _ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/alternatives")
 
@@ -364,5 +370,5 @@ def _cuda() -> list[Rule]:
     return [
         *((Path(path), Access.DEVICE | Access.WRITE) for path in devices),
         *((Path(path), Access.READ) for path in folders),
-        (Path("/proc/self"), Access.DEVICE),
+        (ITSELF, Access.DEVICE),
     ]

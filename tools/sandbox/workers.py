@@ -30,7 +30,7 @@ from kerneltune.tools.sandbox.rules import Profile, Rule, beside
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.sandbox.wire import Enforced, ResourceLimits, SpawnRequest
 from kerneltune.tools.schema.codec import Json, decode, encode, plain
-from kerneltune.tools.schema.errors import Unconfined, WorkerError, WorkerTimeout
+from kerneltune.tools.schema.errors import Unconfined, Unfit, WorkerError, WorkerTimeout
 
 LOG_BYTES = 64 << 10
 # Of a reply's JSON, and the commas and brackets in it: 5 GB of objects came of 180 MB of "[],". To read, check and hash
@@ -185,13 +185,17 @@ class ForkServer:
         self._listener.start()
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Block until the fork server is warm. Raises WorkerError when it did not come up."""
+        """Block until the fork server is warm. Raises Unfit when it says what it lacks, WorkerError when it did not
+        come up."""
         if not self._ready.wait(timeout_s) or self._ready_failed:
+            if self._lacking:
+                raise Unfit(f"torch or Triton cannot be loaded: {self._lacking}; is memory short (`ulimit -v`)?")
             log = self._origin.log() if self._origin else ""
-            reason = log.strip().rpartition("\n")[2] or "it ended without a word"
+            reason = log.strip().rpartition("\n")[2] or "it ended without a word; is memory short (`ulimit -v`)?"
             raise WorkerError(f"the warm worker process did not start: {reason}", log=log)
 
     _ready_failed = False
+    _lacking = ""  # what it says of what it cannot load
 
     @property
     def ready(self) -> bool:
@@ -210,6 +214,8 @@ class ForkServer:
     def _dispatch(self, body: dict[str, Json]) -> None:
         if "ready" in body:
             self._ready.set()
+        elif "failed" in body:
+            self._lacking = str(body["failed"])
         elif worker := self._workers.get(int(body.get("spawned") or body.get("exited") or 0)):
             if "spawned" in body:
                 worker.pid = body["pid"]

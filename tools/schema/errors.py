@@ -6,7 +6,7 @@ KerneltuneError
 │   │   └── Unconfined    … namely what confines LLM-written code, and nobody allowed it to run regardless
 │   ├── TaskError         an unknown task, a task file that does not load, a reference that fails
 │   │   └── OutOfMemory   … namely because the memory does not hold it
-│   └── StoreError        an unwritable runs directory, a database of a newer schema
+│   └── StoreError        an unwritable runs directory, a database of a newer schema; caused by a full disk: exit code 3
 ├── WorkerError           one of our child processes died or spoke nonsense
 │   └── WorkerTimeout     … or did not answer within its limit
 ├── GpuLost               the GPU stopped answering; the run ends, nothing is lost

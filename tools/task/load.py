@@ -121,7 +121,8 @@ def builtin_names() -> list[str]:
 
 def not_python(path: Path, error: BaseException) -> TaskError:
     """Say why a file cannot be parsed."""
-    return TaskError(f"{path} is not a Python file: {str(error) or 'it is nested too deeply'}")
+    why = str(error) or "it is nested too deeply, or no memory is left"
+    return TaskError(f"{path} is not a Python file: {why}")
 
 
 def read_task(path: Path) -> TaskFile:

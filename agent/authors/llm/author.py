@@ -38,6 +38,7 @@ from kerneltune.agent.attempt import (
     LlmTurn,
     Proposal,
     ReflectAction,
+    Remaining,
     StopReason,
     UpdateAction,
     rank_order,
@@ -595,9 +596,8 @@ _USUAL_REPLY = 32_000
 @dataclass
 class LlmConversation:
     """A conversation of a run. `key` names it in the record; `history` is what the model is told in the place of what
-    was forgotten. Before every request the loop may end it, and while a reply is waited for `left_s` and `is_over` say
-    whether the run has time for it; `left_usd`: what the run may still spend, and `room`: how many attempts it may
-    begin. `is_done`: the model said, and said again, that it has nothing left to try."""
+    was forgotten. Before every request the loop may end it, and while a reply is waited for `remaining` says whether
+    the run has time for it. `is_done`: the model said, and said again, that it has nothing left to try."""
 
     tracker: AttemptTracker
     key: str
@@ -608,10 +608,7 @@ class LlmConversation:
     history: Callable[[], str]
     context_tokens: int = 30_000
     max_tokens: int = 32_000
-    left_s: Callable[[], float] = lambda: math.inf
-    is_over: Callable[[], bool] = lambda: False
-    left_usd: Callable[[], float] = lambda: math.inf
-    room: Callable[[], float] = lambda: math.inf
+    remaining: Callable[[], Remaining] = Remaining
     turn: int = 0
     is_done: bool = False
     _messages: list[Message] = field(default_factory=list)
@@ -640,7 +637,7 @@ class LlmConversation:
         """Tell what the next request is likely to cost; a person, too, when nothing at all can be asked for that."""
         usd, cost = self.model.price_usd(self._foreseen()), self.tracker.cost
         cost.expect(self.key, usd)
-        if usd is not None and not cost.replies and usd > self.left_usd():
+        if usd is not None and not cost.replies and usd > self.remaining().cost_usd:
             words = f"the first request is likely to cost ${usd:.3f}, which is more than the limit of cost leaves"
             self.tracker.emit(Warned(self.tracker.run_id, words))
 
@@ -661,7 +658,7 @@ class LlmConversation:
     def _affordable(self) -> int:
         """How long the next reply may be: within the model's limit, and within what the run may still spend."""
         others = self.tracker.cost.next_usd - self.tracker.cost.expected(self.key)
-        left_usd = self.left_usd() - others
+        left_usd = self.remaining().cost_usd - others
         prompt, more = self.model.price_usd(self._foreseen(0)), self.model.price_usd(self._foreseen(1_000))
         if math.isinf(left_usd) or prompt is None or more is None or more <= prompt:
             return self.max_tokens
@@ -739,7 +736,7 @@ class LlmConversation:
         key = f"{self.tracker.run_id}/{self.key}"
         request = ModelRequest(
             self.prompts.system, tuple(self._messages), TOOLS, self._affordable(), key,
-            self.left_s, self.is_over, self._told, self._lost,
+            lambda: self.remaining().time_s, lambda: self.remaining().is_over, self._told, self._lost,
         )  # fmt: skip
         return self.model.ask(request, self._overheard)
 
@@ -792,8 +789,9 @@ class LlmConversation:
         return self._vain
 
     def _with_standing(self, text: str) -> str:
-        left = self.executor.room(self.room()), self.left_s(), self.left_usd()
-        return "\n\n".join(filter(None, (text, self.prompts.standing(*left))))
+        remaining = self.remaining()
+        own = replace(remaining, attempts=self.executor.room(remaining.attempts))
+        return "\n\n".join(filter(None, (text, self.prompts.standing(own))))
 
     def _length(self, reply: Reply) -> int:
         """Tokens of the next prompt, about: those of the last one and what came on top."""
@@ -860,8 +858,8 @@ class _Rules:
 @dataclass
 class LlmAuthor:
     """One run of a model. `finished_keys`: conversations of earlier processes, whose keys are taken; `start`: the
-    attempt that the conversations begin at, once it is made; `left_s`, `is_over`, `left_usd`, `room`: of the run;
-    `inductor`: asks TorchInductor for its kernels."""
+    attempt that the conversations begin at, once it is made; `remaining`: what the run may still use; `inductor`:
+    asks TorchInductor for its kernels."""
 
     tracker: AttemptTracker
     model: LanguageModel
@@ -873,10 +871,7 @@ class LlmAuthor:
     max_tokens: int = 32_000
     finished_keys: int = 0
     start: Callable[[], Attempt | None] = lambda: None
-    left_s: Callable[[], float] = lambda: math.inf
-    is_over: Callable[[], bool] = lambda: False
-    left_usd: Callable[[], float] = lambda: math.inf
-    room: Callable[[], float] = lambda: math.inf
+    remaining: Callable[[], Remaining] = Remaining
     inductor: Callable[[], Sketch] = no_inductor
     name: str = field(init=False)
 
@@ -907,10 +902,7 @@ class LlmAuthor:
             self.prompts.history if self._rules.alone else lambda: opening,
             self.context_tokens,
             self.max_tokens,
-            self.left_s,
-            self.is_over,
-            self.left_usd,
-            self.room,
+            self.remaining,
         )
         self._held += 1
         return self._counted(conversation)

@@ -15,7 +15,7 @@ from math import exp, inf, log, prod
 from statistics import median
 from typing import Literal, TypeGuard
 
-from kerneltune.agent.attempt import Attempt, Lesson, best
+from kerneltune.agent.attempt import Attempt, Lesson, Remaining, best
 from kerneltune.agent.authors.search.experts import experts, ptx_experts
 from kerneltune.agent.authors.search.neighbours import Sketch
 from kerneltune.agent.events import Reflected
@@ -124,10 +124,14 @@ class RunPrompts:
         whole = [self._whole(a) for a in seeds]
         return render("opening.j2", timed=self._timed, seeds=whole, rounds=rounds, lessons=self._lessons)
 
-    def standing(self, attempts: float, seconds: float, usd: float) -> str:
-        """What is left of a run, infinite where nothing limits it, and what is to be beaten: the best, before there is
-        one the baselines, which are waited for."""
-        limits = ((attempts, "{:.0f} attempts"), (seconds, "{:.0f} s"), (usd, "${:.2f}"))
+    def standing(self, remaining: Remaining) -> str:
+        """What is left of a run, and what is to be beaten: the best, before there is one the baselines, which are
+        waited for."""
+        limits = (
+            (remaining.attempts, "{:.0f} attempts"),
+            (remaining.time_s, "{:.0f} s"),
+            (remaining.cost_usd, "${:.2f}"),
+        )
         leader = self._tracker.best
         found = self._baselines() if self._baselines and not leader else None
         return render(
@@ -148,7 +152,8 @@ class RunPrompts:
     def history(self) -> str:
         """What has been tried in this run so far, and what came of it. Bounded, but for the best source."""
         attempts = list(self._tracker.attempts)
-        return render("history.j2", timed=self._timed, **history_values(self._tracker.task, attempts, self._outcomes()))
+        known = history_values(self._tracker.task, attempts, self._outcomes())
+        return render("history.j2", timed=self._timed, lessons=self._lessons, **known)
 
     def drafts(self, drafts: Sequence[Attempt]) -> str:
         """What a history adds for attempts that have no verdict yet; "" without any."""
@@ -157,7 +162,7 @@ class RunPrompts:
     def crossover(self, first: Attempt, second: Attempt, rounds: int | None = None) -> str:
         """The first words of a conversation that shall join two attempts."""
         ours = {"first": self._whole(first), "second": self._whole(second)}
-        return render("crossover.j2", timed=self._timed, rounds=rounds, **ours)
+        return render("crossover.j2", timed=self._timed, rounds=rounds, lessons=self._lessons, **ours)
 
     def nudge(self, trouble: Trouble) -> str:
         """The answer to a reply that called no tool."""

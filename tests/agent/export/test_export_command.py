@@ -331,7 +331,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing_half_valid(runs_dir: Path, tmp
     more = ("--as", form)
     with largest_file(33_000):  # stands for a full disk: both are an error of `write`. SQLite needs its 32 KiB
         done = optimize("export", *flags, *more, cwd=tmp_path, cold=True)  # limits are inherited
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert "too large" in done.stderr
     assert len([line for line in done.stderr.splitlines() if not line.startswith("…")]) == 1  # progress is told in time
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,12 @@
 """An export is there whole or not at all."""
 
 import errno
+import itertools
 import json
+import os
+import signal
+import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -55,6 +60,45 @@ def test_an_earlier_export_is_replaced_only_on_request(tmp_path: Path) -> None:
     written(target, "new", overwrite=True)
     assert (target / "data" / "train.jsonl").read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def killed_at(step: int, target: Path) -> bool:
+    """Replace an export in a child that is killed just before the n-th thing that it renames or removes; whether it
+    was."""
+
+    def count(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal step
+        if event in ("os.rename", "os.remove", "os.rmdir"):
+            if step == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            step -= 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: fork in a process with threads
+        pid = os.fork()
+    if pid == 0:
+        sys.addaudithook(count)
+        written(target, "new", overwrite=True)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+def test_whoever_is_killed_while_replacing_an_export_loses_neither_the_old_one_nor_the_new_one(tmp_path: Path) -> None:
+    states = []
+    for step in itertools.count():
+        target = tmp_path / str(step) / "out"
+        written(target, "old")
+        if not killed_at(step, target):
+            break
+        was_there = target.exists()
+        with pytest.raises(UsageError, match="--overwrite"):
+            written(target, "again")  # puts back what is missing
+        states.append((was_there, (target / "data" / "train.jsonl").read_text()))
+        written(target, "again", overwrite=True)
+        assert [p.name for p in target.parent.iterdir()] == ["out"]
+    assert states[:2] == [(True, "old"), (False, "old")]
+    assert len(states) > 4
+    assert set(states[2:]) == {(True, "new")}
 
 
 def test_what_is_no_export_is_never_replaced(tmp_path: Path) -> None:

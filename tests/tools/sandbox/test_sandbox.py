@@ -237,6 +237,28 @@ def test_files_outside_stay_unread(profile: Profile, tmp_path: Path) -> None:
     assert jailed(lambda: os.open(f"/proc/{parent}/mem", os.O_RDONLY), profile) in ("EACCES", "EPERM")
 
 
+@pytest.mark.parametrize("profile", HOSTILE)
+def test_a_process_reads_its_own_state_but_not_what_is_mounted_where(profile: Profile) -> None:
+    def mounts() -> list[str]:
+        own = [f"/proc/self/task/{thread}" for thread in os.listdir("/proc/self/task")]
+        folders = ["/proc/self", "/proc/thread-self", f"/proc/{os.getpid()}", *own]
+        held = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]  # some are of /proc/self
+        names = ("mountinfo", "mounts", "mountstats")
+        return [path for path in ("/proc/mounts", *(f"{at}/{name}" for at in (*folders, *held) for name in names))]
+
+    def read() -> list[str]:
+        found = []
+        for path in mounts():
+            with contextlib.suppress(OSError):
+                found.append(Path(path).read_text())
+        return found
+
+    assert jailed(lambda: len(mounts()) > 12, profile) == "True"
+    assert jailed(read, profile) == "[]"
+    for name in ("maps", "stat", "statm", "status"):
+        assert jailed(lambda name=name: len(Path(f"/proc/self/{name}").read_text()) > 10, profile) == "True"  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("place", ["runs", "pyproject.toml", ".git/HEAD", "tests"])
 def test_of_our_own_checkout_only_the_sources_are_visible(place: str) -> None:
     assert jailed(lambda: len((ROOT / "kerneltune/tools/sandbox/confine.py").read_text()) > 0) == "True"

@@ -4,7 +4,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kerneltune.agent.attempt import Actions, Attempt
+from kerneltune.agent.attempt import Actions, Attempt, Remaining
 from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
 from kerneltune.agent.models.types import Delta, Listen, ModelFacts, ModelRequest, Reply, ToolCall, ToolResult, Usage
 from kerneltune.tools.schema.task import TaskSpec
@@ -103,7 +103,7 @@ class PlainPrompts(RunPrompts):
     def history(self) -> str:
         return "history"
 
-    def standing(self, attempts: float, seconds: float, usd: float) -> str:
+    def standing(self, remaining: Remaining) -> str:
         return ""
 
     def drafts(self, drafts: Sequence[Attempt]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kerneltune.agent.attempt import Attempt, Limits
+from kerneltune.agent.attempt import Attempt, Limits, Remaining
 from kerneltune.agent.authors.llm.author import (
     KEPT_EXCHANGES,
     MOST_VAIN,
@@ -98,13 +98,13 @@ def test_a_run_spends_nearly_all_of_its_budget_and_no_more(budget_usd: float) ->
     made, _, executor, _ = conversation()
     made.model, executor.answer = Cached([]), "y" * 800
     running = Run(made.tracker, OneLine([made.actions()]), Limits(999, max_cost_usd=budget_usd))
-    made.left_usd = running.left_usd
+    made.remaining = running.remaining
     assert optimize(running) == "cost"
     assert 0.9 * budget_usd < made.tracker.cost.cost_usd <= budget_usd
 
 
 def test_a_reply_may_be_no_longer_than_the_run_can_pay_for() -> None:
-    made, model, _, _ = conversation(UPDATE, left_usd=lambda: 0.002, max_tokens=8_000)
+    made, model, _, _ = conversation(UPDATE, remaining=lambda: Remaining(cost_usd=0.002), max_tokens=8_000)
     hold(made)
     assert 1_024 < model.asked[0].max_tokens < 0.002 / PRICE_USD
     made, model, _, _ = conversation(UPDATE, max_tokens=8_000)
@@ -126,7 +126,7 @@ def test_replies_that_break_off_are_spent_as_an_estimate_and_not_sent_again_when
     made, _, _, events = conversation()
     made.model = BreaksOff([UPDATE] * 9)
     running = Run(made.tracker, OneLine([made.actions()]), Limits(999, max_cost_usd=0.025))
-    made.is_over = running.is_over
+    made.remaining = running.remaining
     assert optimize(running) == "cost"
     replies = [e for e in events if isinstance(e, Replied)]
     assert [(e.turn, e.stop) for e in replies] == [

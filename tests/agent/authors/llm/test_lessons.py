@@ -146,6 +146,18 @@ def test_an_opening_tells_lessons_in_a_line_each_whatever_a_model_wrote() -> Non
     assert added[0] in with_them.opening((seed,), 4)
 
 
+def test_what_takes_the_place_of_an_opening_tells_the_lessons_too() -> None:
+    tried = [attempt(1, timed(50.0)), attempt(2, timed(40.0))]
+    for made in ([], tried):
+        words = RunPrompts(workbench(*made), "sm_90", H200, lessons=relevant([lesson("fewer warps")], TASK, H200))
+        without = RunPrompts(workbench(*made), "sm_90", H200)
+        begun = words.opening().removeprefix(without.opening()).strip()
+        assert "confirmed: fewer warps" in begun
+        assert begun in words.history()
+        assert words.history().replace(begun, "").split() == without.history().split()
+    assert begun in words.crossover(*tried)
+
+
 STORY = ROOT / "tests" / "agent" / "stories" / "softmax.jsonl"
 NOBODY = Environment(keys=(), server_key="", term="dumb", no_color=True, ci=True)
 

@@ -2,12 +2,11 @@
 
 import re
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.attempt import Attempt, Proposal
+from kerneltune.agent.attempt import Attempt, Proposal, Remaining
 from kerneltune.agent.authors.llm.author import LlmConversation, ToolExecutor
 from kerneltune.agent.authors.llm.prompts import TOPICS, RunPrompts, format_code, without_locations
 from kerneltune.agent.authors.search.neighbours import CannotLower, Sketch
@@ -183,7 +182,7 @@ def test_the_opening_and_every_reply_are_told_what_is_left_and_what_is_to_be_bea
     model = ListModel([calling(call("look", "a", what="docs"), call("look", "b", what="expert"))])
     talk = LlmConversation(
         tracker, "1", model, executor, prompts, "begin", prompts.history,
-        left_s=lambda: 61.7, left_usd=lambda: 1.234, room=lambda: 9,
+        remaining=lambda: Remaining(9, 61.7, 1.234),
     )  # fmt: skip
     list(talk.actions())
     opening, _, told = model.asked[1].messages
@@ -196,10 +195,10 @@ def test_the_opening_and_every_reply_are_told_what_is_left_and_what_is_to_be_bea
 
 def test_the_best_is_to_be_beaten_once_there_is_one_and_no_time_is_told_where_nothing_is_timed() -> None:
     of_gpu = RunPrompts(workbench(attempt(1, timed(41.5))), "sm_90", "NVIDIA H200")
-    assert of_gpu.standing(3, inf, inf) == "Left: 3 attempts.\nTo beat: #1, 41.5 us, 1.2x torch.compile."
-    untimed = RunPrompts(workbench(attempt(1, checked())), "sm_90", None).standing(inf, inf, inf)
+    assert of_gpu.standing(Remaining(3)) == "Left: 3 attempts.\nTo beat: #1, 41.5 us, 1.2x torch.compile."
+    untimed = RunPrompts(workbench(attempt(1, checked())), "sm_90", None).standing(Remaining())
     assert untimed.startswith("First choice, not timed: #1, 134 MB effective")
-    assert RunPrompts(workbench(), "sm_90", None).standing(inf, inf, inf) == ""
+    assert RunPrompts(workbench(), "sm_90", None).standing(Remaining()) == ""
 
 
 def test_ceilings_that_were_measured_on_this_gpu_are_told_and_make_the_speed_of_light() -> None:
