@@ -193,7 +193,8 @@ class SuiteRun:
 @dataclass
 class SuiteWork:
     """A suite in progress. `authors`: by the name that a person gave, as they were when the suite began; closed.
-    `began`: when this process did, Unix time; `sample_attempts`: each run is a sample of so many attempts, whatever the budget."""
+    `began`: when this process did, Unix time; `sample_attempts`: each run is a sample of so many attempts, whatever the
+    budget."""
 
     name: str
     wanted: Sequence[SuiteRun]

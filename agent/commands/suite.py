@@ -403,7 +403,7 @@ def _ks(work: "SuiteWork") -> list[int]:
 
 
 def _print_runs(page: Page, end: SuiteEnd) -> None:
-    from kerneltune.agent.view.suite import best_of_row
+    from kerneltune.agent.view.suite import author_label, best_of_row
 
     seeds = any(run.seed for run in end.work.wanted)
     table = columns(
@@ -414,7 +414,7 @@ def _print_runs(page: Page, end: SuiteEnd) -> None:
         best = "cannot be opened" if run.task.sha256 in end.work.problems else best_of_row(its.best)
         seed = [str(run.seed)] if seeds else []
         numbers = (str(its.attempts), str(its.accepted))
-        table.add_row(short(run.label), short(run.author), *seed, *numbers, best, its.run_id or "-")
+        table.add_row(short(run.label), short(author_label(run.author)), *seed, *numbers, best, its.run_id or "-")
     page.print(table)
 
 
@@ -428,6 +428,7 @@ def _print_shares(page: Page, authors: "Mapping[str, Suite]") -> None:
         mean_in_words,
         shares_in_words,
     )
+    from kerneltune.agent.view.suite import author_label
 
     timed = any(its.timed for its in authors.values())
     named = [f"fast_{p:g}" for p in THRESHOLDS] if timed else ["correct"]
@@ -436,7 +437,7 @@ def _print_shares(page: Page, authors: "Mapping[str, Suite]") -> None:
         for first in (True, False):
             shares = shares_in_words(its, first=first)[: len(named)]
             rest = ("", "") if first else (str(len(its.materials)), cost_in_words(its))
-            table.add_row(short(name), "first attempt" if first else "best", *shares, *rest)
+            table.add_row(short(author_label(name)), "first attempt" if first else "best", *shares, *rest)
     title = "share of the runs that are right and faster than p times the fastest baseline"
     page.print(heading(title if timed else "share of the runs with a right kernel; nothing was timed"), table)
     if not timed:
@@ -445,16 +446,19 @@ def _print_shares(page: Page, authors: "Mapping[str, Suite]") -> None:
     for name, its in authors.items():
         for baseline in ("fastest", *its.baselines):
             if (found := mean(its, baseline)) is not None:
-                means.add_row(short(name), baseline_label(baseline), mean_in_words(found), str(found.n))
+                means.add_row(short(author_label(name)), baseline_label(baseline), mean_in_words(found), str(found.n))
     page.print(heading("speed-ups of the timed kernels"), means)
 
 
 def _print_samples(page: Page, authors: "Mapping[str, Suite]", work: "SuiteWork") -> None:
     from kerneltune.agent.report.suite import mean_pass_at_k
+    from kerneltune.agent.view.suite import author_label
 
     table = columns("model", "k", "pass@k", "95 % interval", right=("k", "pass@k"), cut=("model",))
     for name, its in authors.items():
         for k in _ks(work):
             if (share := mean_pass_at_k(its, k)) is not None:
-                table.add_row(short(name), str(k), f"{share.value:.1%}", f"[{share.low:.1%}, {share.high:.1%}]")
+                table.add_row(
+                    short(author_label(name)), str(k), f"{share.value:.1%}", f"[{share.low:.1%}, {share.high:.1%}]"
+                )
     page.print(heading("right kernels: at least one of k samples"), table)

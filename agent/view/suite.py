@@ -40,7 +40,7 @@ class SuiteRow:
     @property
     def name(self) -> str:
         """What tells it from the others."""
-        return f"{self.task}, {self.author}" + (f", seed {self.seed}" if self.seed else "")
+        return f"{self.task}, {author_label(self.author)}" + (f", seed {self.seed}" if self.seed else "")
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ class SuiteState:
         """Seconds until the end at the rate so far; None while that is a guess."""
         since_s, gone = now - self.began, used - self.used_before
         return None if since_s < _LEAST_S or gone <= 0.0 else since_s * max(0.0, 1.0 - used) / gone
+
+
+def author_label(author: str) -> str:
+    """An author's name for a narrow column: of a script the file alone."""
+    return f"scripted:{author.rpartition('/')[2]}" if author.startswith("scripted:") else author
 
 
 def best_of_row(best: Attempt | None) -> str:
