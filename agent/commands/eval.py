@@ -24,8 +24,8 @@ command = App(
     help_epilogue="""
 Examples:
     optimize eval --model anthropic --suite builtin --samples 10
-    optimize eval --model chat:qwen --base-url http://host:8000/v1 --suite path/to/level1
-    optimize eval --model scripted:story.jsonl --suite softmax --samples 2 --json | tail -1
+    optimize eval --model chat:qwen --base-url http://host/v1 --suite level1/
+    optimize eval --model openai --suite softmax --samples 2 --json | tail -1
 """,
 )
 
@@ -36,7 +36,9 @@ def evaluate(
     model: Annotated[str, Parameter(metavar="MODEL", help="Whom to ask: what --model of a run takes.")],
     suite: Annotated[
         list[str],
-        Parameter(metavar="PATH", help="The tasks, as optimize suite takes them; may be given several times."),
+        Parameter(
+            metavar="PATH", negative="", help="The tasks, as optimize suite takes them; may be given several times."
+        ),
     ],
     samples: Annotated[int, Parameter(metavar="K", help="Independent samples of each task; 1 by default.")] = 1,
     attempts: Annotated[int, Parameter(metavar="N", help="Attempts that a sample may make; 1 by default.")] = 1,

@@ -99,7 +99,7 @@ def suite(
     plain: AsText = False,
     allow_unsandboxed: Unsandboxed = None,
 ) -> int:
-    """Optimise many tasks with one budget, which goes where there is most to gain.
+    """Optimise many tasks with one budget, spent where there is most to gain.
 
     Each task, author and seed is a stored run. The same command goes on where it was.
 
