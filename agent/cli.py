@@ -24,6 +24,8 @@ from kerneltune.tools.schema.codec import one_line, plain
 from kerneltune.tools.schema.errors import GpuLost, KerneltuneError, Unfit, UsageError
 
 ABOUT = {  # with what the first page says of each, for which none has to be imported: that takes 100 ms
+    "suite": "Optimise many tasks with one budget, spent where there is most to gain.",
+    "eval": "Draw independent samples of a model on many tasks, and estimate pass@k.",
     "bench": "Check and time existing kernel files.",
     "verify": "Judge a stored attempt again, here or on another GPU.",
     "selftest": "Attack the evaluator of this machine with known cheats.",

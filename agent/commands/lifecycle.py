@@ -597,16 +597,17 @@ def run_opened(
     named_start: StartingPoint | None = None,
     *,
     ready_s: float = 0.0,
+    suite: str = "",
 ) -> RunOutcome:
     """A new run on a task that is open; any number may follow one another. What can be asked before a task is opened
-    is the caller's: `limits_of`, `require_price`, and `checked` for the start. `ready_s`: what getting ready took.
-    Raises UsageError."""
+    is the caller's: `limits_of`, `require_price`, and `checked` for the start. `ready_s`: what getting ready took;
+    `suite`: the one that the run is part of. Raises UsageError."""
     if choice.replayed and settings.max_attempts is None:
         settings = replace(settings, max_attempts=len(_replayed(choice, store)) or 1)
     settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.is_search, ready_s=ready_s)
     limits = limits_of(settings)
     beginning = _beginning(opened, settings, store, named_start)
-    facts = encode(asdict(limits)) | _manner(choice, settings)
+    facts = encode(asdict(limits)) | manner_of(choice, settings) | ({"suite": suite} if suite else {})
     event = run_started(opened, choice.name, choice.why, facts, settings.seed)
     if choice.model is not None and settings.lessons:
         told = {one.attempt_id: one.task_sha256 for one in relevant(store.lessons(event), opened.task, event.gpu)}
@@ -662,7 +663,7 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-def _manner(choice: Choice, settings: Settings) -> dict[str, Json]:
+def manner_of(choice: Choice, settings: Settings) -> dict[str, Json]:
     """What the kernels are written in and begun with, and how a model is used, beside the limits."""
     manner: dict[str, Json] = {"language": "ptx"} if settings.language == "ptx" else {}
     manner |= {"from": settings.from_} if settings.from_ else {}
@@ -711,16 +712,41 @@ def resume_run(
             require_price(choice, settings)
             with (open_task or _opened_alone(settings, show, warming))(task_file) as opened:
                 settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.is_search)
-                if attempts:  # what it began with is among them
-                    beginning = Beginning(NOTHING, settings.language)
-                else:
-                    beginning = _beginning(opened, settings, store, named_start)
-                numbers = [e.number for e in events if isinstance(e, Proposed)]
-                started = Started(
-                    event, choice, opened, limits_of(settings), settings, store, show, controls or Controls(),
-                    beginning, attempts, max(numbers, default=0) + 1, tuple(events),
-                )  # fmt: skip
-                return _drive(started)
+                return _go_on(event, events, choice, opened, settings, store, show, controls, named_start)
+
+
+def resume_opened(
+    opened: Session, run_id: str, choice: Choice, settings: Settings, store: Store, show: Emit
+) -> RunOutcome:
+    """Go on with a stored run on its task, which is open, in its manner and until the limits of `settings`. Raises
+    StoreError where another process runs it."""
+    with alive(settings.runs_dir / run_id):
+        event = store.load_run(run_id)
+        settings = _as_then(settings, event)
+        return _go_on(event, store.load_events(run_id), choice, opened, settings, store, show)
+
+
+def _go_on(
+    event: RunStarted,
+    events: list[Event],
+    choice: Choice,
+    opened: Session,
+    settings: Settings,
+    store: Store,
+    show: Emit,
+    controls: Controls | None = None,
+    named_start: StartingPoint | None = None,
+) -> RunOutcome:
+    """Drive a stored run, which this process holds, from its `events` on."""
+    attempts = store.attempts(event.run_id)
+    among_them = Beginning(NOTHING, settings.language)  # the attempts, when there are any
+    beginning = among_them if attempts else _beginning(opened, settings, store, named_start)
+    numbers = [e.number for e in events if isinstance(e, Proposed)]
+    started = Started(
+        event, choice, opened, limits_of(settings), settings, store, show, controls or Controls(),
+        beginning, attempts, max(numbers, default=0) + 1, tuple(events),
+    )  # fmt: skip
+    return _drive(started)
 
 
 def _as_then(settings: Settings, event: RunStarted) -> Settings:

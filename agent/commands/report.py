@@ -19,6 +19,7 @@ from kerneltune.agent.report.page import run_page
 from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view.output import LineWriter, say
+from kerneltune.agent.view.state import Spending
 from kerneltune.tools.schema.codec import Json, parsed, read_file
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.verdict import versions
@@ -43,6 +44,7 @@ Examples:
     optimize report 20260101-12 -o - > report.html
     optimize report --suite -o suite.html          the best run of each task
     optimize report RUN1 RUN2 RUN3                 just these, as a suite
+    optimize report builtin --suite                the runs of `optimize suite builtin`
 """,
 )
 
@@ -51,7 +53,7 @@ Examples:
 def report(
     *runs: Annotated[
         str,
-        Parameter(metavar="RUN", help="A stored run, or the start of its id; several make a suite."),
+        Parameter(metavar="RUN", help="A stored run, or the start of its id; several make a suite. A suite's name."),
     ],
     output: Annotated[
         Path | None,
@@ -128,7 +130,7 @@ def write_report(
 
 def _run_page(store: "Store", text: str) -> ReportPage:
     run_id = store.find_run(text.partition("/")[0])
-    material = next(_materials(store, [run_id], conversations=True))
+    material = next(materials_of(store, [run_id], conversations=True))
     shown = Sanitizer(names_known(store.machines()))
     html = run_page(material, shown, version=versions()["kerneltune"])
     home = folder_of(store.path.parent, run_id) / "report.html"
@@ -138,15 +140,16 @@ def _run_page(store: "Store", text: str) -> ReportPage:
 def _suite_page(store: "Store", runs: Sequence[str]) -> ReportPage:
     from kerneltune.agent.report.suite import suite, suite_claim, suite_page
 
-    run_ids = list(dict.fromkeys(store.find_run(text.partition("/")[0]) for text in runs))
-    chosen = "These are the runs that were named."
+    named = [store.of_suite(text) or [store.find_run(text.partition("/")[0])] for text in runs]
+    run_ids = list(dict.fromkeys(run_id for its in named for run_id in its))
+    chosen = "These are the runs that were named, or of a suite that was."
     if not run_ids:
         run_ids, tried = _best_of_each_task(store)
         chosen = (
             f"Of {tried} stored runs, the best of each task and GPU was chosen by its measured speed-up; choosing the"
             " best of several favours luck a little."
         )
-    materials = sorted(_materials(store, run_ids), key=lambda m: m.trajectory.run.task)
+    materials = sorted(materials_of(store, run_ids), key=lambda m: m.trajectory.run.task)
     shown = Sanitizer(names_known(store.machines()))
     html = suite_page(materials, shown, version=versions()["kerneltune"], chosen=chosen)
     statement = " ".join(suite_claim(suite(materials)))
@@ -177,7 +180,8 @@ def _merit(run: "RunSummary") -> tuple[bool, bool, float, bool]:
     return run.verified is not False, speedup is not None, speedup or 0.0, run.best_attempt_id is not None
 
 
-def _materials(store: "Store", run_ids: Sequence[str], *, conversations: bool = False) -> Iterator[RunData]:
+def materials_of(store: "Store", run_ids: Sequence[str], *, conversations: bool = False) -> Iterator[RunData]:
+    """These runs, each with what lies beside the record."""
     wanted = set(run_ids)
     chosen = [run for run in store.choose() if run.run_id in wanted]
     for trajectory in store.trajectories(chosen, conversations=conversations):
@@ -187,11 +191,11 @@ def _materials(store: "Store", run_ids: Sequence[str], *, conversations: bool = 
 def _material(store: "Store", trajectory: "Trajectory") -> RunData:
     run_id, best = trajectory.run.run_id, trajectory.best
     folder = folder_of(store.path.parent, run_id)
-    course = store.load_course(run_id)
+    course, spending = store.load_course(run_id), Spending(*store.spending(run_id))
     if best is None or not best.accepted:
-        return RunData(trajectory, course, None, _NOT_READ)
+        return RunData(trajectory, course, None, _NOT_READ, spending)
     receipt, note = _receipt(receipt_path(folder, best.attempt_id), best)
-    return RunData(trajectory, course, receipt, note)
+    return RunData(trajectory, course, receipt, note, spending)
 
 
 def _receipt(path: Path, best: "Attempt") -> tuple[Json, str]:

@@ -242,6 +242,24 @@ def chosen(
     ]
 
 
+def of_suite(connection: sqlite3.Connection, name: str) -> list[str]:
+    """The ids of the runs that are part of the suite of that name, oldest first."""
+    query = "SELECT run_id FROM runs WHERE json_extract(limits, '$.suite') = ? ORDER BY seq"
+    return [run_id for (run_id,) in connection.execute(query, (name,))]
+
+
+def spending(connection: sqlite3.Connection, run_id: str) -> tuple[int, int, int, int, float, int]:
+    """What a run's models were asked: replies, tokens in, cached and out, dollars, and replies of unknown price."""
+    query = """
+    SELECT count(*), coalesce(sum(json_extract(r.usage, '$.input_tokens')), 0),
+        coalesce(sum(json_extract(r.usage, '$.cached_tokens')), 0),
+        coalesce(sum(json_extract(r.usage, '$.output_tokens')), 0),
+        coalesce(sum(r.cost_usd), 0.0), coalesce(sum(r.cost_usd IS NULL), 0)
+    FROM events AS e JOIN replies AS r ON r.seq = e.seq WHERE e.run_id = ?"""
+    found: tuple[int, int, int, int, float, int] = connection.execute(query, (run_id,)).fetchone()
+    return found
+
+
 def tasks(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
     """Name, hash of the file and address of the source of every task that was ever run. What was run first comes first,
     also after records of several machines were merged."""

@@ -790,6 +790,16 @@ class Store:
         with self.reading() as connection:
             return query.summary(connection, run_id)
 
+    def of_suite(self, name: str) -> list[str]:
+        """The runs of the suite of that name, oldest first."""
+        with self.reading() as connection:
+            return query.of_suite(connection, name)
+
+    def spending(self, run_id: str) -> tuple[int, int, int, int, float, int]:
+        """What a run's models were asked and cost: the fields of `agent.view.state.Spending`."""
+        with self.reading() as connection:
+            return query.spending(connection, run_id)
+
     def ancestors(self, attempt: Attempt) -> list[Attempt]:
         """Whom an attempt was derived from: its parent, that one's parent, and so on, as far as they are stored."""
         found: dict[str | None, Attempt] = {attempt.attempt_id: attempt}

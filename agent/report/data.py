@@ -6,7 +6,7 @@ A claim is made of the facts that exist and of no others.
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -14,6 +14,7 @@ from kerneltune.agent.attempt import Attempt, StopReason
 from kerneltune.agent.events import Event, RunResumed, Verified, Warned
 from kerneltune.agent.record.trajectory import Trajectory, ending
 from kerneltune.agent.view import text as words
+from kerneltune.agent.view.state import Spending
 from kerneltune.tools.schema.codec import Json, number
 from kerneltune.tools.schema.verdict import Comparison, Status, Timing
 
@@ -29,12 +30,13 @@ _PLAIN = re.compile(r"[a-z][a-z0-9_-]{0,19}")
 @dataclass(frozen=True)
 class RunData:
     """One run. `course`: how it began, was resumed, ended, what it warned of and what was verified. `receipt`: that of
-    the best attempt, and why there is none."""
+    the best attempt, and why there is none. `spending`: what its model was asked and cost."""
 
     trajectory: Trajectory
     course: Sequence[Event] = ()
     receipt: Json = None
     receipt_note: str = ""
+    spending: Spending = field(default_factory=Spending)
 
     @property
     def best(self) -> Attempt | None:

@@ -445,8 +445,12 @@ class LiveView:
         with self._drawing:
             if not self._screen.entered:
                 return
-            self._screen.draw(render(state, size, now, ui), size)
+            self._screen.draw(self.frame(size, now, ui), size)
         self._drawn = (state, looks)
+
+    def frame(self, size: tuple[int, int], now: float, ui: Ui) -> RenderableType:
+        """One frame of that size."""
+        return render(self.state, size, now, ui)
 
 
 View = LiveView | PlainView | JsonView

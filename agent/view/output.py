@@ -98,10 +98,12 @@ Subtype = Literal["success", "interrupted", "error"]
 
 
 class JsonView:
-    """Called with each event. `finish`, or leaving the context, writes the result; a second finish does nothing."""
+    """Called with each event. `finish`, or leaving the context, writes the result; a second finish does nothing.
+    `since`: events from before then (Unix time) count for the result and are not written."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, since: float = 0.0) -> None:
         self.state = ViewState()
+        self._since = since
         self._lines = LineWriter(stream)
         self._lock = Lock()
         self._finished = False
@@ -115,7 +117,7 @@ class JsonView:
         """Write a stored event; keep the others for the result."""
         with self._lock:
             self.state = fold(self.state, event)
-            if is_stored(event) and not self._finished:
+            if is_stored(event) and event.at >= self._since and not self._finished:
                 self._write({"type": event.kind, "schema_version": RUN_SCHEMA_VERSION, **encode(event)})
 
     def finish(self, error: BaseException | None = None, *, internal_errors: int = 0) -> None:

@@ -317,7 +317,7 @@ def wrapped(text: str, width: int) -> list[str]:
     return lines if used else []
 
 
-def _gauge(fraction: float, size: int, colour: str = "cyan") -> list[Part]:
+def share_bar(fraction: float, size: int, colour: str = "cyan") -> list[Part]:
     """A share as a bar of cells."""
     used = round(size * min(1.0, max(0.0, fraction)))
     return [("━" * used, colour), ("─" * (size - used), DIM)]
@@ -370,7 +370,7 @@ def _budget_line(budgets: tuple[Budget, ...], width: int) -> Text:
     parts: list[Part] = []
     for budget, name, amount in shown:
         colour = "yellow" if budget.fraction >= _NEARLY else "cyan"
-        gauge = _gauge(budget.fraction, each, colour) if each >= _LEAST_GAUGE else []
+        gauge = share_bar(budget.fraction, each, colour) if each >= _LEAST_GAUGE else []
         parts += [" ", (name, DIM), *gauge, amount, "  "]
     return line(*parts)
 
@@ -467,7 +467,7 @@ def _gpu(reading: GpuReading, width: int) -> Text:
 def _gpu_parts(now: GpuReading, width: int) -> Iterator[list[Part]]:
     """What matters most comes first: the end of the line may be cut."""
     if now.utilisation_percent is not None:
-        gauge = _gauge(now.utilisation_percent / 100, _GPU_GAUGE, "green") if width >= _ALL_STAGES else []
+        gauge = share_bar(now.utilisation_percent / 100, _GPU_GAUGE, "green") if width >= _ALL_STAGES else []
         yield [f"{now.utilisation_percent:3} %", *([" ", *gauge] if gauge else [])]
     if now.sm_clock_mhz is not None:
         memory = "" if now.memory_clock_mhz is None or width < _ALL_STAGES else f", memory {now.memory_clock_mhz} MHz"

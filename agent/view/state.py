@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import cached_property
 from typing import Literal, assert_never
 
@@ -112,6 +112,9 @@ class Spending:
             self.cost_usd + (reply.cost_usd or 0.0),
             self.unpriced + (reply.cost_usd is None),
         )
+
+    def __add__(self, other: "Spending") -> "Spending":
+        return Spending(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def usd(self) -> float | None:
