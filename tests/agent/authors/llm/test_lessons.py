@@ -155,7 +155,7 @@ def test_what_takes_the_place_of_an_opening_tells_the_lessons_too() -> None:
         assert "confirmed: fewer warps" in begun
         assert begun in words.history()
         assert words.history().replace(begun, "").split() == without.history().split()
-    assert begun in words.crossover(*tried)
+    assert begun in words.crossover(tried[0], tried[1])
 
 
 STORY = ROOT / "tests" / "agent" / "stories" / "softmax.jsonl"
