@@ -217,7 +217,8 @@ def left_out_in_words(left_out: "Sequence[LeftOut]") -> list[str]:
 
 
 def known_authors(asked: Asked, settings: Settings, here: Environment, store: "Store") -> "dict[str, Choice]":
-    """Each author as it calls itself, asked once, so that a wrong name or key shows before anything is stored."""
+    """Each author as it calls itself, asked once, so that a wrong name or key shows before anything is stored. Two
+    names of one author are one."""
     from kerneltune.agent.commands.lifecycle import named, require_price
 
     found: dict[str, Choice] = {}
@@ -226,7 +227,8 @@ def known_authors(asked: Asked, settings: Settings, here: Environment, store: "S
             require_price(author, settings)
             if author.replayed:
                 store.find_run(author.replayed)
-            found[one] = author
+            if author.name not in {other.name for other in found.values()}:
+                found[one] = author
     return found
 
 

@@ -165,7 +165,12 @@ class HttpModel(ABC, Generic[Features, Partial]):
 
     def _reply(self, request: ModelRequest, facts: ModelFacts, listen: Listen) -> Reply:
         """Return one reply as the server gives it; its cost is left open."""
-        built = self._retried(lambda attempt: self._streamed(request, facts, listen, attempt), request, self._retry_s)
+
+        def once(attempt: int) -> Partial:
+            most = request.max_tokens if attempt == 1 else min(request.max_tokens, request.affordable())
+            return self._streamed(replace(request, max_tokens=most), facts, listen, attempt)
+
+        built = self._retried(once, request, self._retry_s)
         return self._understood(lambda: built.reply(request, self._model))
 
     # What callers use

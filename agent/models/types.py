@@ -5,6 +5,7 @@ A `Reply` keeps what the provider sent (`raw`), because signed thinking has to g
 """
 
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -124,7 +125,7 @@ class ModelRequest:
     left_s: how long whoever asks can still wait; a reply on its way is left then. is_over: nobody wants a reply any
     more that is not on its way. told: hears of each wait before the request is sent again, its seconds and the reason.
     lost: hears of each reply that broke off, since it is billed: what the server had counted, and the characters that
-    had come.
+    had come. affordable: how many tokens the reply may have when the request is sent again; never more than at first.
     """
 
     system: str
@@ -136,6 +137,7 @@ class ModelRequest:
     is_over: Callable[[], bool] = field(default=lambda: False, compare=False)
     told: Callable[[float, str], None] = field(default=lambda wait_s, why: None, compare=False)
     lost: Callable[[Usage | None, int], None] = field(default=lambda counted, characters: None, compare=False)
+    affordable: Callable[[], int] = field(default=lambda: sys.maxsize, compare=False)
 
 
 @dataclass(frozen=True)

@@ -736,7 +736,7 @@ class LlmConversation:
         key = f"{self.tracker.run_id}/{self.key}"
         request = ModelRequest(
             self.prompts.system, tuple(self._messages), TOOLS, self._affordable(), key,
-            lambda: self.remaining().time_s, lambda: self.remaining().is_over, self._told, self._lost,
+            lambda: self.remaining().time_s, lambda: self.remaining().is_over, self._told, self._lost, self._affordable,
         )  # fmt: skip
         return self.model.ask(request, self._overheard)
 

@@ -83,6 +83,16 @@ def test_a_reply_that_breaks_off_is_told_with_what_the_server_had_counted(format
 
 
 @every_format
+def test_what_is_sent_again_asks_for_no_more_than_can_be_paid_for_by_then(format: Format) -> None:
+    left = [3_000, 2_000, 50_000]
+    with LlmServer(STORY, format, faults=dict.fromkeys(range(3), Fault("truncated"))) as server:
+        asked = replace(request((User("Hi."),)), max_tokens=8_000, affordable=lambda: left.pop(0))
+        assert model_of(server).ask(asked).text == "A first try."
+        limits = [sent.body.get("max_tokens") or sent.body["max_output_tokens"] for sent in server.asked]
+    assert limits == [8_000, 3_000, 2_000, 8_000]
+
+
+@every_format
 @pytest.mark.parametrize("status", [429, 500])
 def test_a_request_that_no_reply_began_to_answer_costs_nothing(format: Format, status: int) -> None:
     lost = list[tuple[Usage | None, int]]()

@@ -116,7 +116,9 @@ class BreaksOff(ListModel):
     """Of every reply 40,000 characters come and are lost, then it is sent again as long as somebody wants it."""
 
     def ask(self, request: ModelRequest, listen: Listen = lambda _: None) -> Reply:
+        before = request.affordable()
         request.lost(None, 40_000)
+        assert request.affordable() <= max(1_024, before - 10_000)
         if request.is_over():
             raise NoLongerWanted("nobody waits for the reply any more")
         return super().ask(request, listen)
