@@ -460,7 +460,7 @@ class Controls:
         self._paused_at: float | None = None
         self._paused_s = 0.0
         self._raises = 0
-        self._stopping = False
+        self._stopping = self._interrupted = False
         self._tell: Callable[[Change], None] = lambda _: None
         self._skip: Callable[[], int] = lambda: 0
 
@@ -484,6 +484,11 @@ class Controls:
     def stopping(self) -> bool:
         """Whether the run shall end when what is under way is finished."""
         return self._stopping
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether nobody waits for the run's end any more."""
+        return self._interrupted
 
     @property
     def raises(self) -> int:
@@ -528,10 +533,11 @@ class Controls:
             self._raises += 1
         self._tell("raised")
 
-    def stop(self) -> None:
-        """End the run after what is under way, also when it is paused."""
+    def stop(self, *, interrupted: bool = False) -> None:
+        """End the run after what is under way, also when it is paused. `interrupted`: as Ctrl-C does, without judging
+        its best again."""
         with self._changed:
-            self._stopping = True
+            self._stopping, self._interrupted = True, self._interrupted or interrupted
             self._changed.notify_all()
         self._tell("stopping")
 

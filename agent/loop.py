@@ -88,7 +88,7 @@ class Run:
 
     def why_stop(self) -> StopReason | None:
         """The limit that is reached, STOPPED when a person wants no more, or None."""
-        if self.halted.is_set():
+        if self.halted.is_set() or self.controls.interrupted:
             return StopReason.INTERRUPTED
         if self.controls.stopping:
             return StopReason.STOPPED
@@ -112,7 +112,8 @@ def optimize(run: Run) -> StopReason:
         if isinstance(error, LlmError):
             conclude(run.tracker)
         raise
-    conclude(run.tracker)
+    if why is not StopReason.INTERRUPTED:
+        conclude(run.tracker)
     return why
 
 
@@ -242,7 +243,8 @@ def _hold(run: Run, work: Actions) -> StopReason | None:
         why = end.value
     finally:
         work.close()
-    bench_rest(run, drafts)
+    if not run.controls.interrupted:  # else whoever takes the run up again has them judged first
+        bench_rest(run, drafts)
     return why
 
 

@@ -86,17 +86,19 @@ def mcp(*, arch: Arch = None, runs_dir: RunsDir = None, allow_unsandboxed: Unsan
 # The tools, as an agent sees them -------------------------------------------------------------------------------------
 
 
-class _Arguments(BaseModel):
+class NoArguments(BaseModel):
+    """None at all."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class OfRun(_Arguments):
+class OfRun(NoArguments):
     """Of a run, or of the one that was started last."""
 
     run: str | None = Field(default=None, description="Id of the run; null for the one that was started last.")
 
 
-class StartArguments(_Arguments):
+class StartArguments(NoArguments):
     """Of `start`."""
 
     task: str | None = Field(default=None, description="Name of a built-in task, or path of a task file.")
@@ -143,6 +145,7 @@ class Outcome(BaseModel):
     attempts: list[AttemptFacts] | None = None
 
 
+Answer = Callable[["Context"], Awaitable["Outcome"]]
 Checked = TypeVar("Checked", bound=BaseModel)
 Context = Any  # mcp.server.context.ServerRequestContext, which takes a second to import
 Arguments = Mapping[str, Json]
@@ -210,7 +213,7 @@ class AgentTools:
         self._soon_s = soon_s
         self._service: Future[Service] = Future()
         self._latest: ClientRun | None = None
-        self._waited: dict[int, list[Future[CallResult]]] = {}  # by run (its id()), calls that were not answered yet
+        self._later: dict[int, list[Answer]] = {}  # by run (its id()), what was not there soon and `wait` answers
         self._listening: dict[int, int] = {}  # by run, requests that wait for one
 
     @contextlib.contextmanager
@@ -253,7 +256,7 @@ class AgentTools:
         from kerneltune.agent.authors.llm.author import ARGUMENTS, TOOLS
 
         own = [
-            AgentTool("tasks", _WORDS["tasks"], _Arguments, self._tasks, is_read_only=True),
+            AgentTool("tasks", _WORDS["tasks"], NoArguments, self._tasks, is_read_only=True),
             AgentTool("start", _WORDS["start"], StartArguments, self._start),
             AgentTool("wait", _WORDS["wait"], OfRun, self._wait, is_read_only=True),
             AgentTool("show", _WORDS["show"], ShowArguments, self._show, is_read_only=True),
@@ -362,7 +365,7 @@ class AgentTools:
         )
 
     async def _tasks(self, ctx: Context, arguments: Arguments) -> Outcome:
-        _checked(_Arguments, arguments)
+        _checked(NoArguments, arguments)
         from kerneltune.tools.tasks import GROUPS
 
         lines = [f"{group}: {', '.join(names)}" for group, names in GROUPS.items()]
@@ -398,9 +401,13 @@ class AgentTools:
             raise UsageError(f"{name!r:.200} is not below {self._root}, where this server takes files from")
         return str(self._root / path)
 
+    def _handed_back(self, run: "ClientRun", later: Answer) -> Outcome:
+        self._later.setdefault(id(run), []).append(later)
+        return Outcome(state="running", text=f"{run.doing}; call `wait` for the result", run=run.run_id or None)
+
     async def _opened(self, ctx: Context, run: "ClientRun") -> Outcome:
         if not await self._soon(ctx, run, run.opening):
-            return Outcome(state="running", text="the task is being opened; call `wait`")
+            return self._handed_back(run, partial(self._opened, run=run))
         text = "\n\n".join([run.system, run.opening.result(), *(f"Note: {w}" for w in run.state.warnings)])
         return Outcome(text=f"{text}\n\nThis is run {run.run_id}.", run=run.run_id)
 
@@ -411,20 +418,16 @@ class AgentTools:
 
     async def _wait(self, ctx: Context, arguments: Arguments) -> Outcome:
         run = await self._run(_checked(OfRun, arguments).model_dump())
-        waited = self._waited.get(id(run), [])
-        if waited:
-            return await self._answer(ctx, run, waited.pop(0))
+        if later := self._later.get(id(run)):
+            return await later.pop(0)(ctx)
         if run.outcome.done():
             return self._ended(run)
-        if run.controls.stopping:
-            return await self._end(ctx, run)
-        return await self._opened(ctx, run)
+        return Outcome(text="nothing is under way", run=run.run_id)
 
     async def _answer(self, ctx: Context, run: "ClientRun", made: "Future[CallResult]") -> Outcome:
         """What came of a call, or that it is still under way."""
         if not await self._soon(ctx, run, made):
-            self._waited.setdefault(id(run), []).append(made)
-            return Outcome(state="running", text=f"{run.doing}; call `wait` for the result", run=run.run_id)
+            return self._handed_back(run, partial(self._answer, run=run, made=made))
         result = made.result()
         outcome = Outcome(
             state="over" if run.state.ended else "done",
@@ -463,7 +466,7 @@ class AgentTools:
 
     async def _end(self, ctx: Context, run: "ClientRun") -> Outcome:
         if not await self._soon(ctx, run, run.outcome):
-            return Outcome(state="running", text=f"{run.doing}; call `wait`", run=run.run_id)
+            return self._handed_back(run, partial(self._end, run=run))
         return self._ended(run)
 
     def _ended(self, run: "ClientRun") -> Outcome:

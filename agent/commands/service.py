@@ -22,7 +22,7 @@ from pathlib import Path
 from kerneltune.agent.attempt import Attempt, Controls
 from kerneltune.agent.commands.lifecycle import Choice, RunOutcome, resume_run, run_task
 from kerneltune.agent.commands.session import Session, Workshop, session, workshop
-from kerneltune.agent.events import Event, RunEnded, Said
+from kerneltune.agent.events import Event, RunEnded, RunResumed, Said
 from kerneltune.agent.models.client import ClientModel
 from kerneltune.agent.settings import Environment, Settings
 from kerneltune.agent.view.state import ViewState, fold
@@ -53,7 +53,7 @@ class ClientRun:
     outcome: how it ended. state: what there is to see of it.
     """
 
-    def __init__(self, author: str) -> None:
+    def __init__(self, author: str, *, resumed: bool = False) -> None:
         self.state = ViewState()
         self.system = ""
         self.opening: Future[str] = Future()
@@ -62,6 +62,7 @@ class ClientRun:
         self._model = ClientModel(author)
         self._calls: dict[str, Future[CallResult]] = {}
         self._is_over = False
+        self._is_told_again = resumed  # what earlier processes of this run did, its calls and its end
         self._changing = threading.Lock()
 
     @property
@@ -80,13 +81,21 @@ class ClientRun:
         return made
 
     def stop(self) -> None:
-        """End the run after what is under way."""
+        """End the run after what is under way, and judge its best again."""
         self.controls.stop()
+
+    def interrupt(self) -> None:
+        """End the run at once, as Ctrl-C does: what was finished is stored, and the run can be taken up again."""
+        self.controls.stop(interrupted=True)
+        self.controls.skip()
 
     def __call__(self, event: Event) -> None:
         """Hear of an event of the run."""
         with self._changing:
             self.state = fold(self.state, event)
+        self._is_told_again = self._is_told_again and not isinstance(event, RunResumed)
+        if self._is_told_again:
+            return
         match event:
             case Said(role="system") if event.final:
                 self.system = event.text
@@ -217,9 +226,9 @@ class Service:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the runs in order: each concludes, and its best is judged and written."""
+        """End the runs: their clients are gone, and end a server that takes longer than two seconds."""
         for run in self.runs:
-            run.stop()
+            run.interrupt()
         for run in self.runs:
             with contextlib.suppress(Exception):  # the run's own failure, which its client was told
                 run.outcome.result()
@@ -252,7 +261,7 @@ class Service:
 
     def resume(self, run_id: str, author: str, settings: Settings | None = None) -> ClientRun:
         """Go on with a stored run."""
-        return self._driven(ClientRun(author), partial(resume_run, run_id), settings)
+        return self._driven(ClientRun(author, resumed=True), partial(resume_run, run_id), settings)
 
     def _driven(self, run: ClientRun, begin: Callable[..., RunOutcome], settings: Settings | None) -> ClientRun:
         settings = replace(settings or self._settings, context_tokens=WHOLE_CONTEXT)

@@ -14,7 +14,9 @@ import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.commands.mcp import AgentTools
+from kerneltune.agent.events import RunEnded
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Settings
 from kerneltune.tools.sandbox import workers
@@ -214,3 +216,28 @@ def test_a_run_whose_server_was_killed_goes_on_from_another_client(begun: worker
     told(tools_of(begun, tmp_path), second)
     with Store.open(tmp_path / "runs") as store:
         assert [a.judged.status for a in store.attempts(started["run"])] == ["wrong", "checked"]
+
+
+def test_when_a_client_goes_its_best_is_on_disk_and_what_was_not_benched_waits(
+    begun: workers.Workers, tmp_path: Path
+) -> None:
+    started: dict[str, Any] = {}
+
+    async def goes(agent: Client) -> None:
+        started.update(await call(agent, "start", task="softmax"))
+        await call(agent, "update", rationale="divides", source=RIGHT)
+        await call(agent, "bench", attempt=1)
+        await call(agent, "update", rationale="multiplies", source=WRONG)
+
+    async def comes_back(agent: Client) -> None:
+        assert "#2" in (await call(agent, "start", resume=started["run"]))["text"]
+        assert (await call(agent, "wait"))["text"] == "nothing is under way"
+        assert (await call(agent, "show", attempt=2))["attempt"]["status"] == "wrong"
+
+    told(tools_of(begun, tmp_path), goes)
+    folder = tmp_path / "runs" / started["run"]
+    assert RIGHT.strip() in (folder / "best.py").read_text()
+    with Store.open(tmp_path / "runs") as store:
+        (ended,) = [e for e in store.load_events(started["run"]) if isinstance(e, RunEnded)]
+        assert (ended.why, ended.attempts) == (StopReason.INTERRUPTED, 1)
+    told(tools_of(begun, tmp_path), comes_back)
