@@ -22,6 +22,7 @@ from kerneltune.tools.schema.verdict import (
     Status,
     Tier,
     Verdict,
+    light_in_words,
     limitations_by_sentence,
     limitations_in_words,
     of_a_process,
@@ -50,7 +51,7 @@ def _timed(verdict: Verdict, gpu: Json) -> Iterator[str]:
     if verdict.tier:
         yield _tier(verdict.tier, timing.n_blocks, facts)
     if verdict.sol_fraction is not None:
-        yield f"{verdict.sol_fraction:.0%} of speed of light"
+        yield light_in_words(verdict.sol_fraction)
     if verdict.coverage is not None:
         yield f"{verdict.coverage:.0%} of device time in its own kernels"
     if (resolution := number(facts.get("aa_resolution"))) is not None:

@@ -17,6 +17,7 @@ from kerneltune.tools.schema.plan import Plan
 from kerneltune.tools.schema.sass import KernelFacts, kernel_facts
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import (
+    BEYOND_LIGHT,
     COUNTERS,
     PROBES,
     STALLS,
@@ -26,6 +27,7 @@ from kerneltune.tools.schema.verdict import (
     Verdict,
     launch_shares,
     launches_in_words,
+    light_in_words,
     of_a_process,
 )
 
@@ -299,7 +301,6 @@ def _probes_in_words(receipt: Mapping[str, Json]) -> Iterator[str]:
 
 Bound = Literal["memory", "compute", "latency"]
 NEAR = 0.9  # of the speed of light: little is left
-_BEYOND = 1.05  # of it: clocks and rounding explain less
 MOST_HINTS = 8
 _LEAST_START_US = 1.0  # of one launch
 SHORT_US = 5.0  # below this the start of a kernel is a large part of its time
@@ -392,11 +393,9 @@ def _hints(
 
 def _near(share: float) -> str:
     """What a time near the speed of light says, or one beyond it, which right kernels reach by products left out."""
-    if share > _BEYOND:
-        return (
-            "faster than all products and bytes of the reference allow: it does with fewer (those behind a mask, say)"
-        )
-    return f"{share:.0%} of the speed of light: at most {1 / share:.2f}x is left"
+    if share > BEYOND_LIGHT:
+        return light_in_words(share)
+    return f"{light_in_words(share)}: at most {1 / share:.2f}x is left"
 
 
 def _moved_bytes(work: PlanWork, verdict: Verdict) -> float:

@@ -16,7 +16,7 @@ from kerneltune.agent.record.trajectory import Trajectory, ending
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import Spending
 from kerneltune.tools.schema.codec import Json, number
-from kerneltune.tools.schema.verdict import Comparison, Status, Timing
+from kerneltune.tools.schema.verdict import Comparison, Status, Timing, light_in_words
 
 _BASELINES = {
     "eager": "eager PyTorch",
@@ -236,7 +236,7 @@ def _footing(material: RunData, best: Attempt) -> Iterator[str]:
 
 def _shares(best: Attempt) -> Iterator[str]:
     if (fraction := number(best.sol_fraction)) is not None:
-        yield f"It reaches {fraction:.0%} of the speed of light"
+        yield f"It reaches {light_in_words(fraction)}"
     if (coverage := number(best.coverage)) is not None:
         yield f"{coverage:.0%} of its device time is spent in its own kernels"
     else:

@@ -34,7 +34,7 @@ from kerneltune.agent.view.state import (
 )
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
 from kerneltune.tools.schema.codec import one_line, shell_word
-from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, Verdict
+from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, Verdict, light_in_words
 
 ScreenPage = Literal["run", "attempt", "source", "help"]
 Wish = Literal["pause", "skip", "raise", "slower", "stop"]
@@ -982,7 +982,7 @@ def _measured(verdict: Verdict) -> Iterator[tuple[str, str]]:
         time = words.microseconds(compared.baseline_us)
         yield "speed-up", f"{words.speedup(compared)} vs {compared.baseline}, {time}"
     if verdict.sol_fraction is not None:
-        yield "light", f"{verdict.sol_fraction:.0%} of the speed of light"
+        yield "light", light_in_words(verdict.sol_fraction)
     if verdict.coverage is not None:
         yield "coverage", f"{verdict.coverage:.0%} of the GPU time is in its own kernels"
     if verdict.cases:

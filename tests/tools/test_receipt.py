@@ -132,6 +132,12 @@ def test_a_receipt_survives_lone_surrogates_and_numbers_that_json_lacks() -> Non
     json.dumps(made(wrong, source="x = '\ud800'"), allow_nan=False)
 
 
+def test_a_statement_beyond_the_speed_of_light_says_why_it_is_no_limit_there() -> None:
+    told = statement(TASK, replace(CORRECT, sol_fraction=1.82), GPU)
+    assert "182% of the speed of light, as it does with fewer products than the reference" in told
+    assert "fewer products" not in statement(TASK, replace(CORRECT, sol_fraction=1.01), GPU)
+
+
 def test_the_statement_says_what_was_measured_the_hardest_baseline_first() -> None:
     text = statement(TASK, CORRECT, GPU)
     assert text.startswith(
@@ -141,7 +147,7 @@ def test_the_statement_says_what_was_measured_the_hardest_baseline_first() -> No
         "NVIDIA H200",
         "SM 1755 MHz median (p5 1740)",
         "no throttle",
-        "87% of speed of light",
+        "87% of the speed of light",
         "session resolution 0.30%",
     ):
         assert words in text

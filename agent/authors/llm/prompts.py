@@ -606,6 +606,9 @@ TOPICS: dict[str, Topic] = {
     "tma": Topic("tensor descriptors", "matmul_by_tensor_maps"),
     "warp_specialization": Topic("warps that load for warps that compute", "warp_specialised_matmul"),
     "inline_ptx": Topic("instructions that Triton has no word for", "assembly_that_packs_pairs"),
+    "ptx_launches": Topic(
+        "templates, kernels for one shape, shared memory and clusters of a launch", "ptx_template_of_configs", "ptx"
+    ),
     "ptx_streams": Topic("L2 policies, bulk copies, bytes in flight", "ptx_cache_hints", "ptx"),
     "ptx_matrices": Topic("mma, ldmatrix and wgmma, fed by asynchronous copies", "ptx_tensor_core_tile", "ptx"),
 }

@@ -1,11 +1,13 @@
 """The words of a run: the same for all its requests, bounded, and without a trace of held-out cases."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+import kerneltune
 from kerneltune.agent.authors.llm import prompts as texts
 from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble, both_ends
 from kerneltune.agent.settings import Language
@@ -34,6 +36,7 @@ from tests.agent.authors.llm.run_parts import (
 _CHARACTERS_PER_TOKEN = 4
 MOST_OF_A_HISTORY = 5_500  # tokens, but for the source that it shows
 MOST_OF_A_SYSTEM = 5_000  # tokens, with the task
+MOST_OF_A_LANGUAGE = {"triton": 650, "ptx": 1_100}  # tokens; what a task does not need is in the texts of `look`
 
 
 def tokens(text: str) -> float:
@@ -51,7 +54,22 @@ def test_the_system_prompt_of_a_run_is_the_same_to_the_byte_whatever_was_tried()
 def test_system_and_task_are_short_on_every_target(arch: str, language: str) -> None:
     names = [None, *(g.name for g in GPUS if f"sm_{g.arch}" == arch)]
     for gpu in names:
-        assert 1_000 < tokens(RunPrompts(workbench(), arch, gpu, language).system) < MOST_OF_A_SYSTEM
+        system = RunPrompts(workbench(), arch, gpu, language).system
+        assert 1_000 < tokens(system) < MOST_OF_A_SYSTEM
+        assert tokens(spoken_in(system)) < MOST_OF_A_LANGUAGE[language]
+
+
+def spoken_in(system: str) -> str:
+    return system.partition("# Language\n\n")[2].partition("\n\n# Task")[0]
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_the_example_of_the_ptx_prompt_is_right() -> None:
+    example = re.search(
+        r"```python\n(.+?)```", spoken_in(RunPrompts(workbench(), "sm_90", None, "ptx").system), re.DOTALL
+    )
+    assert example is not None
+    assert kerneltune.bench(example[1], "row_sum").accepted
 
 
 def test_a_language_is_known_to_models_and_to_the_command_line_by_its_folder_alone() -> None:
