@@ -38,8 +38,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from kerneltune.agent.attempt import Attempt, Controls
 from kerneltune.agent.authors.llm.author import TOOLS
+from kerneltune.agent.commands import kernelgym
 from kerneltune.agent.commands.bench import FilesView, from_bytes
-from kerneltune.agent.commands.service import Busy, ClientRun, Priority, Service
+from kerneltune.agent.commands.service import MOST_RUNS, Busy, ClientRun, Priority, Service
 from kerneltune.agent.commands.session import Patience
 from kerneltune.agent.commands.show import line_json
 from kerneltune.agent.events import Event
@@ -61,6 +62,7 @@ MOST_VALUES = 1 << 16  # in a body
 MOST_SOURCES = 100
 BODY_S = 30.0  # for a body to arrive
 IDLE_S = 900.0  # after which a session that nobody uses is ended, so that its place is free
+_MOST_EVALUATIONS = 10_000  # whose results are kept
 _POLL_S, _BEAT_S = 0.2, 15.0  # between looks for events; between signs of life
 REFERENCES = "references"  # the folder, in that of the runs, of the tasks that clients sent
 T = TypeVar("T")
@@ -202,7 +204,8 @@ class HttpServer:
         self.requests: Counter[int] = Counter()  # by status
         self.verdicts: Counter[str] = Counter()  # that clients were told, by status
         self._began_s = time.monotonic()
-        self._store: Store | None = None
+        self._evaluations: dict[str, asyncio.Task[dict[str, Json]]] = {}  # of KernelGYM's clients, by their names
+        self._evaluating = asyncio.Semaphore(MOST_RUNS // 2)
 
     def app(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         """The ASGI application."""
@@ -425,8 +428,11 @@ class HttpServer:
         asked = await read_body(request, BenchBody)
         lines: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
         controls = Controls()
-        judged = await asyncio.to_thread(self._benched, asked, _Lines(asyncio.get_running_loop(), lines), controls)
-        judged.add_done_callback(_closing(asyncio.get_running_loop(), lines))
+        loop = asyncio.get_running_loop()
+        n_sources = 1 if asked.sources is None else len(asked.sources)
+        view = FilesView(cast(TextIO, _Lines(loop, lines)), io.StringIO(), json=True, total=n_sources)
+        judged = await asyncio.to_thread(self._benched, asked, view, controls, asked.limits.patience)
+        judged.add_done_callback(_closing(loop, lines))
         try:
             first = await _unless_gone(request, asyncio.ensure_future(lines.get()))
         except BaseException:
@@ -436,13 +442,12 @@ class HttpServer:
             raise first
         return StreamingResponse(self._lines(first, lines, controls), media_type="application/x-ndjson")
 
-    def _benched(self, asked: BenchBody, out: "_Lines", controls: Controls) -> "Future[int]":
+    def _benched(self, asked: BenchBody, view: FilesView, controls: Controls, patience: Patience) -> "Future[int]":
         named = asked.sources if asked.sources is not None else {"source": asked.source or ""}
-        candidates = [from_bytes(name, text.encode(errors="replace")) for name, text in named.items()]
-        view = FilesView(cast(TextIO, out), io.StringIO(), json=True, total=len(candidates))
+        candidates = [from_bytes(name, text.encode()) for name, text in named.items()]
         settings = replace(self.service.settings, tier=asked.tier)
         return self.service.bench(
-            self.task_of(asked), candidates, view, controls, settings, asked.limits.patience,
+            self.task_of(asked), candidates, view, controls, settings, patience,
             client=asked.client, priority=asked.priority,
         )  # fmt: skip
 
@@ -459,6 +464,81 @@ class HttpServer:
         finally:
             if line is not None:
                 _give_up(controls)
+
+    async def evaluate(self, request: Request) -> Response:
+        """Evaluate a kernel for a client of KernelGYM. It goes on without the client, who may ask for the result."""
+        asked = await read_body(request, kernelgym.EvaluationBody)
+        return JSONResponse(await asyncio.shield(self._evaluation(asked)))
+
+    async def evaluate_batch(self, request: Request) -> Response:
+        """Evaluate several kernels for a client of KernelGYM."""
+        asked = await read_body(request, kernelgym.BatchBody)
+        ended = await asyncio.gather(*map(self._evaluation, asked.tasks), return_exceptions=True)
+        results = [
+            kernelgym.failed(one.task_id, _message(end)) if isinstance(end, BaseException) else end
+            for one, end in zip(asked.tasks, ended, strict=True)
+        ]
+        return JSONResponse(kernelgym.batch(asked.batch_id, results))
+
+    async def status(self, request: Request) -> Response:
+        """Say how far an evaluation is."""
+        name, evaluation = self._known_evaluation(request)
+        if not evaluation.done():
+            return JSONResponse({"task_id": name, "status": "processing"})
+        error = evaluation.exception()
+        told = {"task_id": name, "status": "completed"} if error is None else kernelgym.failed(name, _message(error))
+        return JSONResponse(told)
+
+    async def results(self, request: Request) -> Response:
+        """Give an evaluation's result."""
+        name, evaluation = self._known_evaluation(request)
+        if not evaluation.done():
+            raise HttpError(404, f"task {one_line(name, 100)!r} is under way")
+        return JSONResponse(evaluation.result())
+
+    def _known_evaluation(self, request: Request) -> tuple[str, "asyncio.Task[dict[str, Json]]"]:
+        name = request.path_params["task_id"]
+        if name not in self._evaluations:
+            raise HttpError(404, f"no task {one_line(name, 100)!r} is known")
+        return name, self._evaluations[name]
+
+    def _evaluation(self, asked: kernelgym.EvaluationBody) -> "asyncio.Task[dict[str, Json]]":
+        """The evaluation under that name, begun now if there is none, or none that came to a result."""
+        known = self._evaluations.pop(asked.task_id, None)
+        if known is None or (known.done() and (asked.force_refresh or known.exception() is not None)):
+            known = asyncio.create_task(self._evaluated(asked))
+            known.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it may be asked for later
+        self._evaluations[asked.task_id] = known
+        old = [name for name, one in self._evaluations.items() if one.done()]
+        for name in old[: max(0, len(self._evaluations) - _MOST_EVALUATIONS)]:
+            del self._evaluations[name]
+        return known
+
+    async def _evaluated(self, asked: kernelgym.EvaluationBody) -> dict[str, Json]:
+        """Its result, from a first look, or, where the wanted baseline was not ready for that, from a thorough one."""
+        async with self._evaluating:
+            shop = await asyncio.shield(asyncio.wrap_future(self.service.shop))
+            asked.refuse_what_is_not_here(gpu=shop.gpu is not None)
+            attempt = await self._judged(asked, "screened")
+            if attempt.accepted and attempt.pending:
+                attempt = await self._judged(asked, "judged")
+            return kernelgym.evaluation(asked, attempt)
+
+    async def _judged(self, asked: kernelgym.EvaluationBody, tier: Tier) -> Attempt:
+        body = BenchBody(
+            reference_code=asked.reference_code,
+            source=asked.kernel_code,
+            tier=tier,
+            client="kernelgym",
+            priority="interactive" if asked.priority == "high" else "batch",
+        )
+        view = FilesView(io.StringIO(), io.StringIO(), total=1)
+        began = await asyncio.to_thread(self._benched, body, view, Controls(), asked.patience)
+        await asyncio.shield(asyncio.wrap_future(began))
+        if not view.judged:
+            raise kernelgym.NotMeasured("the service ends, and did not judge it")
+        self.verdicts[view.judged[0].judged.status.value] += 1
+        return view.judged[0]
 
     def _count(self, told: Mapping[str, Any]) -> None:
         if told["type"] == "judged_file":
@@ -522,7 +602,7 @@ async def _disconnected(request: Request) -> None:
 def reference_file(runs_dir: Path, source: str) -> Path:
     """The file of a reference that a client sent. Its folder holds nothing else: a task's code may read beside itself.
     Raises OSError."""
-    data = source.encode(errors="replace")
+    data = source.encode()
     name = hashlib.sha256(data).hexdigest()
     path = runs_dir.resolve() / REFERENCES / name[:32] / f"reference_{name[:8]}.py"
     if not path.is_file():
@@ -590,6 +670,10 @@ ENDPOINTS = (
     HttpEndpoint("POST", "/sessions/{session}/call", "call", CallBody),
     HttpEndpoint("GET", "/sessions/{session}/events", "events"),
     HttpEndpoint("DELETE", "/sessions/{session}", "end"),
+    HttpEndpoint("POST", "/evaluate", "evaluate", kernelgym.EvaluationBody),
+    HttpEndpoint("POST", "/evaluate/batch", "evaluate_batch", kernelgym.BatchBody),
+    HttpEndpoint("GET", "/status/{task_id}", "status"),
+    HttpEndpoint("GET", "/results/{task_id}", "results"),
 )
 
 
@@ -605,7 +689,8 @@ def openapi() -> dict[str, Json]:
             "responses": {"200": {"description": "Done."}},
         }
         if "{" in one.path:
-            said["parameters"] = [{"name": "session", "in": "path", "required": True, "schema": {"type": "string"}}]
+            name = one.path.partition("{")[2].partition("}")[0]
+            said["parameters"] = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]
         if one.body is not None:
             schema = one.body.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= schema.pop("$defs", {}) | {one.body.__name__: schema}

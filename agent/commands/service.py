@@ -303,6 +303,7 @@ class Service:
         self.tasks = OpenTasks(lambda file: session(self.shop.result(), file), MOST_OPEN)
         self._runs: list[ClientRun] = []
         self._benches: dict[Future[int], Controls] = {}
+        self._is_ending = False
         self._changing = threading.Lock()
 
     def __enter__(self) -> "Service":
@@ -319,7 +320,8 @@ class Service:
         self._held.close()
 
     def stop(self) -> None:
-        """End all runs after what is under way."""
+        """End all runs after what is under way, and begin no more."""
+        self._is_ending = True
         for controls in self._under_way():
             controls.stop()
 
@@ -403,6 +405,8 @@ class Service:
         return run
 
     def _insist_on_room(self) -> None:
+        if self._is_ending:
+            raise Busy("the service ends, and begins nothing more")
         if sum(not run.outcome.done() for run in self._runs) + len(self._benches) >= MOST_RUNS:
             raise Busy(f"{MOST_RUNS} runs are under way; finish one first, or try again later")
 
@@ -433,11 +437,12 @@ class Service:
                 ):
                     code = bench_opened(opened, candidates, settings, view, store, controls)
             except BaseException as error:  # noqa: BLE001 - whoever asked is told, in another thread
-                self._benches.pop(judged)
-                judged.set_exception(error)
+                tell: Callable[[], None] = partial(judged.set_exception, error)
             else:
-                self._benches.pop(judged)
-                judged.set_result(code)
+                tell = partial(judged.set_result, code)
+            with self._changing:
+                del self._benches[judged]
+            tell()
 
         threading.Thread(target=judge, name="bench", daemon=True).start()
         return judged

@@ -215,6 +215,51 @@ def test_a_client_that_goes_away_frees_its_place_and_limits_are_a_session_s_own(
     service.ask("DELETE", short)
 
 
+FALLBACK = """
+import torch
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, 1)
+"""
+
+
+def test_a_client_of_kernelgym_is_answered_in_its_words_and_a_failure_of_ours_is_no_result(service: Served) -> None:
+    kernels = {"right": RIGHT, "broken": BROKEN["source"], "overflows": OVERFLOWS, "decoy": FALLBACK}
+    tasks = [
+        # as Dr.Kernel's client sends it
+        {"task_id": name, "reference_code": REFERENCE, "kernel_code": kernel, "backend": "triton",
+         "entry_point": "Model", "num_correct_trials": 5, "num_perf_trials": 100, "timeout": 30, "priority": "normal",
+         "is_valid": False, "verbose_errors": True, "enable_profiling": True, "detect_decoy_kernel": True,
+         "reference_backend": None, "run_performance": False}
+        for name, kernel in kernels.items()
+    ]  # fmt: skip
+    broken_reference = tasks[0] | {"task_id": "ours", "reference_code": "this is no Python at all"}
+    with service.client() as client:
+        answer = client.post("/evaluate/batch", json={"batch_id": "b", "tasks": [*tasks, broken_reference]}).json()
+        assert (answer["total_tasks"], answer["failed_tasks"]) == (5, 1)
+        fields = ("compiled", "correctness", "decoy_kernel")
+        found = {one["task_id"]: tuple(one.get(name) for name in fields) for one in answer["results"]}
+        assert found == {
+            "right": (True, True, False),
+            "broken": (False, False, False),
+            "overflows": (True, False, False),
+            "decoy": (False, False, True),
+            "ours": (None, None, None),
+        }
+        assert answer["results"][1]["error_code"] == "COMPILATION_ERROR"
+        again = client.post("/evaluate", json=tasks[0])  # whose result is kept
+        assert again.json() == answer["results"][0] == client.get("/results/right").json()
+        assert again.json()["speedup"] is None
+        assert client.get("/status/right").json()["status"] == "completed"
+        assert client.get("/status/ours").json()["status"] == "failed"
+        assert client.get("/results/ours").status_code == 400
+        assert client.get("/status/unknown").status_code == 404
+        timed = client.post("/evaluate", json=tasks[0] | {"task_id": "timed", "run_performance": True})
+        assert timed.status_code == 400
+        assert "nothing is timed here" in timed.json()["error"]
+        assert client.get("/status/timed").json()["status"] == "failed"
+
+
 def raw(service: Served, data: bytes, *, hangs: bool = False) -> socket.socket:
     """A connection on which these bytes were sent, and no more."""
     line = socket.socket(socket.AF_UNIX)
