@@ -37,6 +37,7 @@ ABOUT = {  # with what the first page says of each, for which none has to be imp
     "watch": "Watch a run while it runs or later: follow it, look at its attempts, play it back, save a picture.",
     "mcp": "Serve the tools to a coding agent.",
     "tasks": "List the built-in tasks, or show or check one.",
+    "serve": "Keep the evaluator warm, and judge for clients over HTTP.",
     "init": "Write a task file from a PyTorch function or module.",
     "doctor": "Check this machine, and print how to fix each problem.",
     "config": "Show every setting, its value, and where it came from.",

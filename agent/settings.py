@@ -77,6 +77,7 @@ class Environment:
     ci: bool
     is_traced: bool = False  # a collector of OpenTelemetry is named, whose other variables are its SDK's to read
     traces_content: bool = False  # prompts, replies and sources go there, too
+    token: str = ""  # that clients of `optimize serve --listen` show, KERNELTUNE_TOKEN
 
 
 def environment() -> Environment:
@@ -84,6 +85,7 @@ def environment() -> Environment:
     return Environment(
         keys=tuple(provider for provider, name in KEY_VARIABLES.items() if os.environ.get(name)),
         server_key=os.environ.get("KERNELTUNE_API_KEY", ""),
+        token=os.environ.get("KERNELTUNE_TOKEN", ""),
         term=os.environ.get("TERM", ""),
         no_color=bool(os.environ.get("NO_COLOR")),
         ci=bool(os.environ.get("CI")),
@@ -99,7 +101,7 @@ def flag_of(field_name: str) -> str:
 
 FIELDS = {flag_of(f.name): f.name for f in fields(Settings)}  # by the name that people type
 _KINDS = {f.name: f.type for f in fields(Settings)}
-_ALSO = ("API_KEY",)  # variables that are no settings
+_ALSO = ("API_KEY", "TOKEN")  # variables that are no settings
 
 
 @dataclass(frozen=True)

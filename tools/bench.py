@@ -13,6 +13,7 @@ import signal
 import socket
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -80,6 +81,8 @@ class Bench(Protocol):
 
 _ANSWER_TIMEOUT_S = ANSWER_LIMIT_S + 30.0  # one operator of torch's cannot be interrupted
 _MOST_INPUT_BYTES = 1 << 36  # of a task that is trusted
+_MOST_KNOWN = 1024
+_LASTING = (Status.REJECTED, Status.WRONG, Status.CHECKED)  # the others may be the machine's fault
 _OWN_FAULT = 1  # the exit status of a worker that an exception of ours ended
 
 
@@ -124,20 +127,33 @@ class CpuBench:
     ) -> None:
         self.task, self.judge, self.timeout_s = task, judge, case_timeout_s
         self._new_interpreter = new_interpreter
+        self._known: OrderedDict[str, Verdict] = OrderedDict()  # the latest that would come out the same again
         self._drawn: PreparedInputs | None = None  # of the timed shape, and the memory that they lie in
         self._memory: int | None = None
 
-    def apart(self, new_interpreter: Callable[[], Worker]) -> "CpuBench":
+    def apart(self, new_interpreter: Callable[[], Worker], case_timeout_s: float) -> "CpuBench":
         """The same judge and task with interpreters of one's own."""
-        return CpuBench(self.task, self.judge, new_interpreter, case_timeout_s=self.timeout_s)
+        apart = CpuBench(self.task, self.judge, new_interpreter, case_timeout_s=case_timeout_s)
+        apart._known = self._known
+        return apart
 
     def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
-        """Replay every case that is small enough, with its batteries, and stop at the first that is wrong."""
+        """Replay every case that is small enough, with its batteries, and stop at the first that is wrong. What has the
+        same plans as a candidate before it gets that one's verdict: inputs are drawn by the plans and a secret, and
+        would be the same."""
+        name = update.plans_sha256
+        if known := self._known.get(name):
+            return replace(known, receipt={**known.receipt, "reused": True})
         interpreter = _Interpreter(self._new_interpreter, self.timeout_s)
         try:
-            return self._bench(update, interpreter)
+            verdict = self._bench(update, interpreter)
         finally:
             interpreter.close()
+        if verdict.status in _LASTING:
+            self._known[name] = verdict
+            while len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+        return verdict
 
     def _bench(self, update: Update, interpreter: "_Interpreter") -> Verdict:
         seen = _Seen()

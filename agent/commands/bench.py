@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, TextIO
 
 from cyclopts import App, Parameter, Token, UnknownOptionError
 
-from kerneltune.agent.attempt import Attempt, GivenFile, Limits, Proposal, StopReason, rank_order, tiers_for
+from kerneltune.agent.attempt import Attempt, Controls, GivenFile, Limits, Proposal, StopReason, rank_order, tiers_for
 from kerneltune.agent.commands import Arch, AsLines, Counters, RunsDir, Task, Tier, Unsandboxed, Width
 from kerneltune.agent.events import (
     AttemptEvent,
@@ -152,9 +152,10 @@ def bench_opened(
     settings: Settings,
     view: "FilesView",
     store: "Store | None" = None,
+    controls: Controls | None = None,
 ) -> int:
     """Judge candidates on a task that is open, and keep them as a run, if there is a store. Returns 0 when all are
-    accepted, 1 when some are not, 130 after Ctrl-C."""
+    accepted, 1 when some are not, 130 after Ctrl-C. `controls`: of somebody who may want no more of it."""
     from kerneltune.agent.commands.session import run_started
     from kerneltune.agent.loop import Run
     from kerneltune.agent.tracker import AttemptTracker
@@ -168,7 +169,12 @@ def bench_opened(
         tiers=tiers_for(opened.gpu is not None, settings.tier or "judged", confirm=False),
     )  # fmt: skip
     # One more than are compiled side by side: the one that is being judged.
-    run = Run(tracker, FilesAuthor(candidates), Limits(len(candidates)), opened.workshop.width + 1)
+    limits = Limits(len(candidates))
+    run = Run(tracker, FilesAuthor(candidates), limits, opened.workshop.width + 1, controls or Controls())
+    if controls is not None:
+        from kerneltune.agent.commands.lifecycle import listen  # 0.3 s that a bench of one's own need not wait for
+
+        listen(controls, tracker, opened, limits, view)
     with alive(folder) if folder else contextlib.nullcontext():
         why = _judged(run, event, opened)
     if why is StopReason.INTERRUPTED:
@@ -186,7 +192,7 @@ def _judged(run: "Run", event: RunStarted, opened: "Session") -> StopReason:
     warn(opened, event.run_id, tracker.emit)
     try:
         optimize(run)
-        why = StopReason.AUTHOR_DONE
+        why = StopReason.STOPPED if run.controls.stopping else StopReason.AUTHOR_DONE
     except KeyboardInterrupt:
         why = StopReason.INTERRUPTED
     finally:

@@ -239,6 +239,8 @@ class AgentTools:
                 )
             finally:
                 preparing.join()
+                if self._service.exception() is None:  # a client that goes ends a server that takes more than 2 s
+                    self._service.result().give_up()
 
     def _prepare(self, held: contextlib.ExitStack) -> None:
         try:

@@ -12,20 +12,25 @@ all of it is stored. So `watch`, `report`, `export` and `--resume`'s rules hold 
 """
 
 import contextlib
+import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 from kerneltune.agent.attempt import Attempt, Controls
+from kerneltune.agent.commands.bench import FilesView, bench_opened
 from kerneltune.agent.commands.lifecycle import Choice, RunOutcome, resume_run, run_task
-from kerneltune.agent.commands.session import Session, Workshop, session, workshop
+from kerneltune.agent.commands.session import Patience, Session, Workshop, session, workshop
 from kerneltune.agent.events import Event, RunEnded, RunResumed, Said
 from kerneltune.agent.models.client import ClientModel
+from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Settings
 from kerneltune.agent.view.state import ViewState, fold
+from kerneltune.tools.evaluator import Candidate
 from kerneltune.tools.sandbox.workers import Workers
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
@@ -34,6 +39,13 @@ from kerneltune.tools.task.load import TaskFile, find_task
 MOST_OPEN = 4  # tasks: each holds a judge, and on a GPU the memory of its inputs and answers
 MOST_RUNS = 64  # under way at a time; each is a thread that mostly waits
 WHOLE_CONTEXT = 10**9  # tokens: a client remembers its conversation itself
+_MOST_KEPT = 256  # runs that are over, of which a client may still ask
+Priority = Literal["interactive", "batch"]
+_RANKS: Mapping[Priority, int] = {"interactive": 0, "batch": 1}
+
+
+class Busy(UsageError):
+    """No place is free at the moment."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +66,7 @@ class ClientRun:
     """
 
     def __init__(self, author: str, *, resumed: bool = False) -> None:
-        self.state = ViewState()
-        self.system = ""
+        self.state, self.system = ViewState(), ""
         self.opening: Future[str] = Future()
         self.outcome: Future[RunOutcome] = Future()
         self.controls = Controls()
@@ -83,11 +94,6 @@ class ClientRun:
     def stop(self) -> None:
         """End the run after what is under way, and judge its best again."""
         self.controls.stop()
-
-    def interrupt(self) -> None:
-        """End the run at once, as Ctrl-C does: what was finished is stored, and the run can be taken up again."""
-        self.controls.stop(interrupted=True)
-        self.controls.skip()
 
     def __call__(self, event: Event) -> None:
         """Hear of an event of the run."""
@@ -141,6 +147,8 @@ class ClientRun:
         """Let the run take place, to its end."""
         try:
             self.outcome.set_result(run())
+            if not self.opening.done():
+                self.opening.set_exception(UsageError("the run ended before it began"))
         except BaseException as error:  # noqa: BLE001 - whoever asks for the outcome is told, in another thread
             self._end()
             self.outcome.set_exception(error)
@@ -148,13 +156,66 @@ class ClientRun:
                 self.opening.set_exception(error)
 
 
+class FairQueue:
+    """Who may judge next: one at a time, interactive clients before batches, and among those of a rank the one that was
+    served least while others waited. Any thread may wait."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._is_busy = False
+        self._tickets: list[tuple[int, int, int]] = []  # rank, round, number
+        self._round = 0  # of the one that was served last
+        self._next: dict[str, int] = {}  # the round of a client's next ticket, where that is not the present one
+        self._numbers = itertools.count()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._tickets)
+
+    def enter(self, client: str, priority: Priority) -> None:
+        """Wait for the client's turn."""
+        with self._changed:
+            its_round = max(self._round, self._next.get(client, 0))
+            self._next[client] = its_round + 1
+            ticket = _RANKS[priority], its_round, next(self._numbers)
+            self._tickets.append(ticket)
+            self._changed.wait_for(lambda: not self._is_busy and min(self._tickets) == ticket)
+            self._tickets.remove(ticket)
+            self._is_busy, self._round = True, max(self._round, its_round)
+
+    def leave(self) -> None:
+        """End the turn."""
+        with self._changed:
+            self._is_busy = False
+            if not self._tickets:
+                self._next.clear()
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A client's turn in a queue, as a lock for the thread that benches."""
+
+    queue: FairQueue
+    client: str
+    priority: Priority
+
+    def __enter__(self) -> None:
+        self.queue.enter(self.client, self.priority)
+
+    def __exit__(self, *_: object) -> None:
+        self.queue.leave()
+
+
 @dataclass
 class _OpenTask:
-    """A task that is being opened or is open, and how many runs use it."""
+    """A task that is being opened or is open, how many runs use it, and in which order they are judged."""
 
     held: contextlib.ExitStack
     opened: Future[Session]
     users: int = 0
+    queue: FairQueue = field(default_factory=FairQueue)
 
 
 class OpenTasks:
@@ -165,13 +226,29 @@ class OpenTasks:
         self._open_task, self._most = open_task, most
         self._tasks: dict[tuple[Path, str], _OpenTask] = {}  # the least recently used first
         self._changing = threading.Lock()
+        self._gpu = FairQueue()  # which all tasks share
 
     def __len__(self) -> int:
         return len(self._tasks)
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for a judge."""
+        with self._changing:
+            return self._gpu.waiting + sum(task.queue.waiting for task in self._tasks.values())
+
     @contextlib.contextmanager
-    def use(self, file: TaskFile) -> Iterator[Session]:
-        """The open task, with workers of one's own. Raises TaskError, and whatever else keeps it from being opened."""
+    def use(
+        self,
+        file: TaskFile,
+        *,
+        patience: Patience | None = None,
+        client: str = "",
+        priority: Priority = "interactive",
+    ) -> Iterator[Session]:
+        """The open task, with workers of one's own, which have `patience`; its bench takes turns with those of other
+        clients. Raises TaskError, and whatever else keeps it from being opened. After a failure of ours the next one
+        finds a fresh judge."""
         key = file.path, file.sha256
         with self._changing:
             is_new = key not in self._tasks
@@ -181,12 +258,20 @@ class OpenTasks:
         try:
             if is_new:
                 self._open(key, task, file)
-            yield task.opened.result().apart()
+            opened = task.opened.result().apart(patience)
+            turn = Turn(self._gpu if opened.gpu else task.queue, client, priority)
+            yield replace(opened, tools=replace(opened.tools, judging=turn))
+        except BaseException:
+            with self._changing:
+                if self._tasks.get(key) is task:
+                    del self._tasks[key]
+            raise
         finally:
             with self._changing:
                 task.users -= 1
+                surplus = [] if task.users or task in self._tasks.values() else [task]
                 unused = [key for key, other in self._tasks.items() if other.users == 0]
-                surplus = [self._tasks.pop(key) for key in unused[: max(0, len(self._tasks) - self._most)]]
+                surplus += [self._tasks.pop(key) for key in unused[: max(0, len(self._tasks) - self._most)]]
             for other in surplus:
                 other.held.close()
 
@@ -194,8 +279,6 @@ class OpenTasks:
         try:
             task.opened.set_result(task.held.enter_context(self._open_task(file)))
         except BaseException as error:
-            with self._changing:
-                del self._tasks[key]
             task.opened.set_exception(error)
             raise
 
@@ -214,11 +297,13 @@ class Service:
     """
 
     def __init__(self, settings: Settings, environment: Environment, begun: Workers) -> None:
-        self._settings, self._environment, self._begun = settings, environment, begun
+        self.settings, self._environment, self._begun = settings, environment, begun
         self._held = contextlib.ExitStack()
-        self._shop: Future[Workshop] = Future()
-        self.tasks = OpenTasks(lambda file: session(self._shop.result(), file), MOST_OPEN)
+        self.shop: Future[Workshop] = Future()
+        self.tasks = OpenTasks(lambda file: session(self.shop.result(), file), MOST_OPEN)
         self._runs: list[ClientRun] = []
+        self._benches: dict[Future[int], Controls] = {}
+        self._is_ending = False
         self._changing = threading.Lock()
 
     def __enter__(self) -> "Service":
@@ -226,26 +311,47 @@ class Service:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the runs: their clients are gone, and end a server that takes longer than two seconds."""
-        for run in self.runs:
-            run.interrupt()
-        for run in self.runs:
-            with contextlib.suppress(Exception):  # the run's own failure, which its client was told
-                run.outcome.result()
+        """End the runs in order: each concludes, and its best is judged and written."""
+        self.stop()
+        ended: list[Future[Any]] = [*(run.outcome for run in self.runs), *self._benches]
+        for outcome in ended:
+            outcome.exception()  # the run's own failure, which its client was told
         self.tasks.close()
         self._held.close()
 
+    def stop(self) -> None:
+        """End all runs after what is under way, and begin no more."""
+        self._is_ending = True
+        for controls in self._under_way():
+            controls.stop()
+
+    def give_up(self) -> None:
+        """End all runs at once, as Ctrl-C does: what was finished is stored, and they can be taken up again."""
+        self._is_ending = True
+        for controls in self._under_way():
+            controls.stop(interrupted=True)
+            controls.skip()
+
+    def _under_way(self) -> list[Controls]:
+        with self._changing:
+            return [run.controls for run in self._runs if not run.outcome.done()] + list(self._benches.values())
+
     def _prepare(self) -> None:
         try:
-            self._shop.set_result(self._held.enter_context(workshop(self._settings, lambda _: None, self._begun)))
+            self.shop.set_result(self._held.enter_context(workshop(self.settings, lambda _: None, self._begun)))
         except BaseException as error:  # noqa: BLE001 - each run is told
-            self._shop.set_exception(error)
+            self.shop.set_exception(error)
 
     @property
     def runs(self) -> tuple[ClientRun, ...]:
-        """Those that have been started, the earliest first."""
+        """Those that have been started, the earliest first; of those that are over the latest."""
         with self._changing:
             return tuple(self._runs)
+
+    @property
+    def running(self) -> int:
+        """Runs and benches that are under way."""
+        return len(self._under_way())
 
     def find(self, run_id: str) -> ClientRun:
         """A run of this service. Raises UsageError."""
@@ -254,24 +360,91 @@ class Service:
             raise UsageError(f"no run {run_id!r:.100} was started here; those are: {', '.join(known) or 'none yet'}")
         return known[run_id]
 
-    def start(self, task: str, author: str, settings: Settings | None = None) -> ClientRun:
+    def start(
+        self,
+        task: str,
+        author: str,
+        settings: Settings | None = None,
+        patience: Patience | None = None,
+        priority: Priority = "interactive",
+    ) -> ClientRun:
         """Begin a run on a task, by name or path. Raises UsageError for one that is not there."""
         find_task(task)
-        return self._driven(ClientRun(author), partial(run_task, task), settings)
+        return self._driven(ClientRun(author), partial(run_task, task), settings, patience, priority)
 
-    def resume(self, run_id: str, author: str, settings: Settings | None = None) -> ClientRun:
+    def resume(
+        self,
+        run_id: str,
+        author: str,
+        settings: Settings | None = None,
+        patience: Patience | None = None,
+        priority: Priority = "interactive",
+    ) -> ClientRun:
         """Go on with a stored run."""
-        return self._driven(ClientRun(author, resumed=True), partial(resume_run, run_id), settings)
+        return self._driven(ClientRun(author, resumed=True), partial(resume_run, run_id), settings, patience, priority)
 
-    def _driven(self, run: ClientRun, begin: Callable[..., RunOutcome], settings: Settings | None) -> ClientRun:
-        settings = replace(settings or self._settings, context_tokens=WHOLE_CONTEXT)
+    def _driven(
+        self,
+        run: ClientRun,
+        begin: Callable[..., RunOutcome],
+        settings: Settings | None,
+        patience: Patience | None,
+        priority: Priority,
+    ) -> ClientRun:
+        settings = replace(settings or self.settings, context_tokens=WHOLE_CONTEXT)
+        open_task = partial(self.tasks.use, patience=patience, client=run.choice.name, priority=priority)
         with self._changing:
-            if sum(not other.outcome.done() for other in self._runs) >= MOST_RUNS:
-                raise UsageError(f"{MOST_RUNS} runs are under way; finish one first")
+            self._insist_on_room()
+            over = [other for other in self._runs if other.outcome.done()]
+            for forgotten in over[:-_MOST_KEPT]:
+                self._runs.remove(forgotten)
             self._runs.append(run)
 
         def drive() -> RunOutcome:
-            return begin(settings, self._environment, run, run.controls, choice=run.choice, open_task=self.tasks.use)
+            return begin(settings, self._environment, run, run.controls, choice=run.choice, open_task=open_task)
 
         threading.Thread(target=run.drive, args=[drive], name="run", daemon=True).start()
         return run
+
+    def _insist_on_room(self) -> None:
+        if self._is_ending:
+            raise Busy("the service ends, and begins nothing more")
+        if sum(not run.outcome.done() for run in self._runs) + len(self._benches) >= MOST_RUNS:
+            raise Busy(f"{MOST_RUNS} runs are under way; finish one first, or try again later")
+
+    def bench(
+        self,
+        task: str,
+        candidates: Sequence[Candidate],
+        view: FilesView,
+        controls: Controls,
+        settings: Settings | None = None,
+        patience: Patience | None = None,
+        *,
+        client: str = "",
+        priority: Priority = "interactive",
+    ) -> Future[int]:
+        """Judge candidates as `optimize bench` does, in a thread of its own, shown to a view; its exit code. Raises
+        UsageError for a task that is not there."""
+        file, settings, judged = find_task(task), settings or self.settings, Future[int]()
+        with self._changing:
+            self._insist_on_room()
+            self._benches[judged] = controls
+
+        def judge() -> None:
+            try:
+                with (
+                    Store.open(settings.runs_dir) as store,
+                    self.tasks.use(file, patience=patience, client=client, priority=priority) as opened,
+                ):
+                    code = bench_opened(opened, candidates, settings, view, store, controls)
+            except BaseException as error:  # noqa: BLE001 - whoever asked is told, in another thread
+                tell: Callable[[], None] = partial(judged.set_exception, error)
+            else:
+                tell = partial(judged.set_result, code)
+            with self._changing:
+                del self._benches[judged]
+            tell()
+
+        threading.Thread(target=judge, name="bench", daemon=True).start()
+        return judged

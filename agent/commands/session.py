@@ -161,14 +161,15 @@ class Session:
     notes: tuple[str, ...] = ()
     patience: "Patience" = field(default_factory=lambda: Patience())
 
-    def apart(self) -> "Session":
+    def apart(self, patience: "Patience | None" = None) -> "Session":
         """The same open task for one of several runs: with workers of its own, so that what one gives up is not the
-        others', and the judge, which they share."""
-        machine, benches = self.workshop.machine.apart(), self.tools.benches
+        others', and the judge, which they share. `patience`: of these workers, where it is another one."""
+        machine, benches, patience = self.workshop.machine.apart(), self.tools.benches, patience or self.patience
         if isinstance(benches, CpuBench):
-            benches = benches.apart(machine.interpreter)
-        updater = updater_for(self.workshop, self.task, machine, self.patience)
-        return replace(self, machine=machine, tools=replace(self.tools, updater=updater, benches=benches))
+            benches = benches.apart(machine.interpreter, patience.replay_s)
+        updater = updater_for(self.workshop, self.task, machine, patience)
+        tools = replace(self.tools, updater=updater, benches=benches)
+        return replace(self, machine=machine, tools=tools, patience=patience)
 
     @property
     def warnings(self) -> tuple[str, ...]:

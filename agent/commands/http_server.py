@@ -1,0 +1,780 @@
+"""The evaluator over HTTP: benches, and sessions, which are runs whose tools a client calls.
+
+Requests are JSON objects, checked against the classes here, of which /openapi.json is made. Answers are JSON, lines of
+JSON for benches, and server-sent events. A failure of ours has a status of 500 or more; a kernel's is a verdict.
+
+Whoever has the token, or may open the socket, is one owner. Sessions have names that cannot be guessed.
+"""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import io
+import json
+import secrets
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, TextIO, TypeVar, cast
+
+import uvicorn
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from kerneltune.agent.attempt import Attempt, Controls
+from kerneltune.agent.authors.llm.author import TOOLS
+from kerneltune.agent.commands import kernelgym
+from kerneltune.agent.commands.bench import FilesView, from_bytes
+from kerneltune.agent.commands.service import MOST_RUNS, Busy, ClientRun, Priority, Service
+from kerneltune.agent.commands.session import Patience
+from kerneltune.agent.commands.show import line_json
+from kerneltune.agent.events import Event
+from kerneltune.agent.record.folder import make_private
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.settings import Language, Tier
+from kerneltune.agent.view.output import RUN_SCHEMA_VERSION, say
+from kerneltune.agent.view.text import plural
+from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, plain
+from kerneltune.tools.schema.errors import KerneltuneError, StoreError, TaskError, Unfit, UsageError
+from kerneltune.tools.task.load import builtin_names
+
+MOST_CONNECTIONS = 512
+REQUEST_S = 30.0  # for the head of a request to arrive
+_KEEP_ALIVE_S = 75
+MOST_TEXT = 1 << 20  # characters of a source or a reference
+MOST_BODY_BYTES = 4 << 20  # both, as JSON writes them
+MOST_VALUES = 1 << 16  # in a body
+MOST_SOURCES = 100
+BODY_S = 30.0  # for a body to arrive
+IDLE_S = 900.0  # after which a session that nobody uses is ended, so that its place is free
+_MOST_EVALUATIONS = 10_000  # whose results are kept
+_POLL_S, _BEAT_S = 0.2, 15.0  # between looks for events; between signs of life
+REFERENCES = "references"  # the folder, in that of the runs, of the tasks that clients sent
+T = TypeVar("T")
+
+
+class HttpError(Exception):
+    """A request that is not answered as asked."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Gone(Exception):
+    """The client no longer waits."""
+
+
+# What is asked --------------------------------------------------------------------------------------------------------
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SessionLimits(_Asked):
+    """How long things may take."""
+
+    max_attempts: int | None = Field(default=None, ge=1, le=100_000, description="Of the run; 24 where none is given.")
+    max_time_s: float | None = Field(default=None, gt=0, description="Seconds of the run.")
+    trace_s: float | None = Field(default=None, gt=0, le=600, description="Seconds to trace a candidate; 60.")
+    compile_s: float | None = Field(default=None, gt=0, le=600, description="Seconds to compile its kernels; 120.")
+    replay_s: float | None = Field(default=None, gt=0, le=600, description="Seconds for a case without a GPU; 120.")
+
+    @property
+    def patience(self) -> Patience:
+        """Of the workers."""
+        given = {name: getattr(self, name) for name in ("trace_s", "compile_s", "replay_s")}
+        return Patience(**{name: value for name, value in given.items() if value is not None})
+
+
+class _OnATask(_Asked):
+    task: str | None = Field(default=None, max_length=4096, description="A built-in task, or a file below --root.")
+    reference_code: str | None = Field(default=None, max_length=MOST_TEXT, description="A KernelBench file.")
+    tier: Tier | None = Field(default=None, description="How thoroughly to judge on a GPU.")
+    limits: SessionLimits = SessionLimits()
+    client: str = Field(default="client", pattern=r"^[\w.-]{1,64}$", description="Whose turns at the judge these are.")
+    priority: Priority = "interactive"
+
+
+class BenchBody(_OnATask):
+    """Judge one source, or several by their names."""
+
+    source: str | None = Field(default=None, description="A file that defines ModelNew.")
+    sources: dict[str, str] | None = Field(default=None, min_length=1, max_length=MOST_SOURCES)
+
+    @model_validator(mode="after")
+    def _exactly(self) -> "BenchBody":
+        _one_of(self, "task", "reference_code")
+        _one_of(self, "source", "sources")
+        return self
+
+
+class SessionBody(_OnATask):
+    """Begin a run whose tools the client calls, or go on with a stored one."""
+
+    resume: str | None = Field(default=None, max_length=200, description="The id of a stored run.")
+    language: Language = "triton"
+    confirm: bool = Field(default=True, description="Judge the best again at the end.")
+
+    @model_validator(mode="after")
+    def _exactly(self) -> "SessionBody":
+        _one_of(self, "task", "reference_code", "resume")
+        return self
+
+
+class CallBody(_Asked):
+    """Call a tool, as a model does."""
+
+    name: str = Field(max_length=64)
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+def _one_of(asked: BaseModel, *names: str) -> None:
+    if sum(getattr(asked, name) is not None for name in names) != 1:
+        raise ValueError(f"give one of {', '.join(names)}")
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def read_body(request: Request, kind: type[Body]) -> Body:
+    """What a request's body says. Raises HttpError."""
+    data = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > MOST_BODY_BYTES:
+                    raise HttpError(413, f"the body has more than {MOST_BODY_BYTES} bytes")
+    except TimeoutError as error:
+        raise HttpError(408, f"the body did not arrive within {BODY_S:g} s") from error
+    try:
+        value = parsed(data.decode(), MOST_VALUES)
+        if b"\\u" in data:
+            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, f"the body is not JSON: {one_line(str(error), 200)}") from error
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise HttpError(400, _in_words(error)) from error
+
+
+def _in_words(error: ValidationError) -> str:
+    found = [(".".join(map(str, one["loc"])), str(one["msg"])) for one in error.errors(include_input=False)]
+    return one_line("; ".join(f"{where}: {what}" if where else what for where, what in found[:4]), 500)
+
+
+# Sessions and benches -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class ClientSession:
+    """A run of a client. `waiting`: its requests that are being answered; `used_s`: when the last one was, on the
+    monotonic clock."""
+
+    run: ClientRun
+    waiting: int = 0
+    used_s: float = field(default_factory=time.monotonic)
+
+
+class HttpServer:
+    """Answers requests with a service. `root`: the folder below which clients may name task files; `token`: what they
+    must show, "" where the socket's owner is the only one to reach it."""
+
+    def __init__(self, service: Service, root: Path | None = None, token: str = "") -> None:
+        self.service, self._root, self._token = service, root, token.encode()
+        self.sessions: dict[str, ClientSession] = {}
+        self.requests: Counter[int] = Counter()  # by status
+        self.verdicts: Counter[str] = Counter()  # that clients were told, by status
+        self._began_s = time.monotonic()
+        self._evaluations: dict[str, asyncio.Task[dict[str, Json]]] = {}  # of KernelGYM's clients, by their names
+        self._evaluating = asyncio.Semaphore(MOST_RUNS // 2)
+
+    def app(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+        """The ASGI application."""
+        routes = [Route(one.path, getattr(self, one.handler), methods=[one.method]) for one in ENDPOINTS]
+        kinds = (HttpError, Gone, ClientDisconnect, KerneltuneError, Exception)
+        inner = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _refusal))
+
+        async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+            async def counted(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    self.requests[message["status"]] += 1
+                await send(message)
+
+            if self._token and scope["path"] != "/health" and not self._is_owner(scope):
+                headers = {"www-authenticate": "Bearer", "connection": "close"}
+                return await _error(401, "show the token: Authorization: Bearer …", headers)(scope, receive, counted)
+            return await inner(scope, receive, counted)
+
+        return outer
+
+    def _is_owner(self, scope: Scope) -> bool:
+        """Whether a request shows the token: as a bearer's, or in the user information of its URL, for clients of which
+        nothing but the URL can be chosen."""
+        kind, _, shown = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        if kind.lower() == b"basic":
+            with contextlib.suppress(ValueError):
+                name, _, password = base64.b64decode(shown, validate=True).partition(b":")
+                shown = password or name
+        return secrets.compare_digest(shown, self._token)
+
+    async def health(self, _: Request) -> Response:
+        """Say that the service is there, and whether it can judge."""
+        shop = self.service.shop
+        if shop.done() and (error := shop.exception()) is not None:
+            return JSONResponse({"status": "failed", "error": one_line(str(error), 500)}, 503)
+        gpu = shop.result().gpu if shop.done() else None
+        return JSONResponse(
+            {
+                "status": "healthy" if shop.done() else "starting",
+                "version": metadata.version("kerneltune"),
+                "gpu": gpu.name if gpu else None,
+                "uptime_s": round(time.monotonic() - self._began_s, 3),
+            }
+        )
+
+    async def metrics(self, _: Request) -> Response:
+        """What Prometheus reads."""
+        tasks = self.service.tasks
+        told: list[tuple[str, str, str, Mapping[str, float]]] = [
+            ("requests_total", "counter", "code", {str(code): n for code, n in self.requests.items()}),
+            ("verdicts_total", "counter", "status", self.verdicts),
+            ("sessions", "gauge", "", {"": len(self.sessions)}),
+            ("runs_under_way", "gauge", "", {"": self.service.running}),
+            ("open_tasks", "gauge", "", {"": len(tasks)}),
+            ("waiting_for_judge", "gauge", "", {"": tasks.waiting}),
+            ("uptime_seconds", "counter", "", {"": round(time.monotonic() - self._began_s, 3)}),
+        ]
+        lines = []
+        for name, kind, label, values in told:
+            lines.append(f"# TYPE kerneltune_{name} {kind}")
+            for value, n in values.items():
+                labelled = f'{{{label}="{value}"}}' if label else ""
+                lines.append(f"kerneltune_{name}{labelled} {n}")
+        return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
+
+    async def openapi(self, _: Request) -> Response:
+        """Describe all this."""
+        return JSONResponse(openapi())
+
+    def task_of(self, asked: _OnATask) -> str:
+        """The task that a request means, by name or path; a reference is written into a folder of its own. Raises
+        TaskError."""
+        if asked.reference_code is not None:
+            return str(reference_file(self.service.settings.runs_dir, asked.reference_code))
+        task = asked.task or ""
+        if task in builtin_names():
+            return task
+        if self._root is not None:
+            with contextlib.suppress(OSError, ValueError):  # a NUL
+                path = (self._root / task).resolve()
+                if leads_within(self._root, path) and path.is_file():
+                    return str(path)
+        where = "a file below --root" if self._root else "this service was started without --root, so no file"
+        raise TaskError(f"no task {one_line(task, 100)!r} here: give a built-in one ({where}), or reference_code")
+
+    async def begin(self, request: Request) -> Response:
+        """Begin a session, once its task is open."""
+        asked = await read_body(request, SessionBody)
+        session = ClientSession(await asyncio.to_thread(self._begun, asked))
+        try:
+            opening = await self._held(session, request, session.run.opening)
+        except Gone:
+            session.run.stop()  # nobody knows its name
+            raise
+        name = secrets.token_urlsafe(16)
+        self.sessions[name] = session
+        tools = [{"name": t.name, "description": t.description, "parameters": t.schema} for t in TOOLS]
+        more: dict[str, Json] = {"system": session.run.system, "prompt": opening, "tools": tools}
+        return JSONResponse(self._told(name, session) | more, 201)
+
+    def _begun(self, asked: SessionBody) -> ClientRun:
+        settings = replace(
+            self.service.settings,
+            tier=asked.tier,
+            language=asked.language,
+            confirm=asked.confirm,
+            max_attempts=asked.limits.max_attempts,
+            max_time_s=asked.limits.max_time_s,
+        )
+        what = (f"http:{asked.client}", settings, asked.limits.patience, asked.priority)
+        if asked.resume is not None:
+            return self.service.resume(asked.resume, *what)
+        return self.service.start(self.task_of(asked), *what)
+
+    def _session(self, request: Request) -> tuple[str, ClientSession]:
+        name = request.path_params["session"]
+        if name not in self.sessions:
+            raise HttpError(404, "no such session; one that nobody used has ended: resume its run")
+        return name, self.sessions[name]
+
+    def _told(self, name: str, session: ClientSession) -> dict[str, Json]:
+        run, state = session.run, session.run.state
+        over = run.outcome.done()
+        return {
+            "session": name,
+            "run_id": run.run_id,
+            "task": state.task,
+            "doing": None if over else run.doing,
+            "over": over,
+            "attempts": list(map(line_json, state.attempts)),
+            "best": _with_source(state.best),
+        }
+
+    async def look(self, request: Request) -> Response:
+        """How far a session is."""
+        return JSONResponse(self._told(*self._session(request)))
+
+    async def call(self, request: Request) -> Response:
+        """Call a tool of a session, and wait for its result."""
+        _, session = self._session(request)
+        asked = await read_body(request, CallBody)
+        result = await self._held(session, request, session.run.call(asked.name, asked.arguments))
+        if result.attempt and result.attempt.status and asked.name in ("update", "bench"):
+            self.verdicts[result.attempt.status.value] += 1
+        attempt = line_json(result.attempt) if result.attempt else None
+        over = session.run.outcome.done()
+        return JSONResponse({"text": result.text, "is_error": result.is_error, "attempt": attempt, "over": over})
+
+    async def end(self, request: Request) -> Response:
+        """End a session after what is under way; its best is judged and written."""
+        name, session = self._session(request)
+        session.run.stop()
+        outcome = await self._held(session, request, session.run.outcome)
+        self.sessions.pop(name, None)
+        best = {"best": _with_source(outcome.best), "best_path": str(outcome.best_path) if outcome.best_path else None}
+        return JSONResponse({"run_id": outcome.run_id, "why": outcome.why, **best})
+
+    async def _held(self, session: ClientSession, request: Request, wanted: "Future[T]") -> T:
+        """What a session's client waits for. When it goes away, and nobody else waits for the session, what is under
+        way is given up."""
+        session.waiting += 1
+        try:
+            return await _unless_gone(request, asyncio.wrap_future(wanted))
+        except Gone:
+            if session.waiting == 1:
+                session.run.controls.skip()
+            raise
+        finally:
+            session.waiting -= 1
+            session.used_s = time.monotonic()
+
+    async def end_idle(self) -> None:
+        """End sessions that nobody uses, again and again."""
+        while True:
+            await asyncio.sleep(1.0)
+            now_s = time.monotonic()
+            idle = [n for n, s in self.sessions.items() if not s.waiting and now_s - s.used_s > IDLE_S]
+            for name in idle:
+                self.sessions.pop(name).run.stop()
+
+    async def events(self, request: Request) -> Response:
+        """The events of a session's run as they are stored, from the beginning or after Last-Event-ID."""
+        _, session = self._session(request)
+        seen = request.headers.get("last-event-id", "0")
+        if not (seen.isascii() and seen.isdecimal()):
+            raise HttpError(400, f"Last-Event-ID {one_line(seen, 40)!r} is none of ours")
+        return StreamingResponse(self._followed(session, int(seen[:9])), media_type="text/event-stream")
+
+    async def _followed(self, session: ClientSession, seen: int) -> AsyncIterator[str]:
+        """All events but the first `seen`; an event's id is its number in the run."""
+        after, told = 0, 0
+        said_s = time.monotonic()
+        session.waiting += 1  # somebody watches: it is not idle
+        try:
+            while True:
+                is_over = session.run.outcome.done()
+                after, events = await asyncio.to_thread(self._later, session.run.run_id, after)
+                for event in events:
+                    told += 1
+                    if told > seen:
+                        yield _event(told, event)
+                        said_s = time.monotonic()
+                if not events and is_over:
+                    return
+                if time.monotonic() - said_s > _BEAT_S:
+                    yield ": still there\n\n"
+                    said_s = time.monotonic()
+                if not events:
+                    await asyncio.sleep(_POLL_S)
+        finally:
+            session.waiting -= 1
+            session.used_s = time.monotonic()
+
+    def _later(self, run_id: str, after: int) -> tuple[int, list[Event]]:
+        with Store.open(self.service.settings.runs_dir, to_look=True) as store:
+            return store.later_events(run_id, after)
+
+    async def bench(self, request: Request) -> Response:
+        """Judge sources and store them as a run; a line of JSON each, as of `optimize bench --json`."""
+        asked = await read_body(request, BenchBody)
+        lines: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
+        controls = Controls()
+        loop = asyncio.get_running_loop()
+        n_sources = 1 if asked.sources is None else len(asked.sources)
+        view = FilesView(cast(TextIO, _Lines(loop, lines)), io.StringIO(), json=True, total=n_sources)
+        judged = await asyncio.to_thread(self._benched, asked, view, controls, asked.limits.patience)
+        judged.add_done_callback(_closing(loop, lines))
+        try:
+            first = await _unless_gone(request, asyncio.ensure_future(lines.get()))
+        except BaseException:
+            _give_up(controls)
+            raise
+        if isinstance(first, BaseException):
+            raise first
+        return StreamingResponse(self._lines(first, lines, controls), media_type="application/x-ndjson")
+
+    def _benched(self, asked: BenchBody, view: FilesView, controls: Controls, patience: Patience) -> "Future[int]":
+        named = asked.sources if asked.sources is not None else {"source": asked.source or ""}
+        candidates = [from_bytes(name, text.encode()) for name, text in named.items()]
+        settings = replace(self.service.settings, tier=asked.tier)
+        return self.service.bench(
+            self.task_of(asked), candidates, view, controls, settings, patience,
+            client=asked.client, priority=asked.priority,
+        )  # fmt: skip
+
+    async def _lines(
+        self, line: str | BaseException | None, more: "asyncio.Queue[str | BaseException | None]", controls: Controls
+    ) -> AsyncIterator[str]:
+        try:
+            while isinstance(line, str):
+                self._count(json.loads(line))
+                yield line
+                line = await more.get()
+            if line is not None:  # after the first line there is no other status to say it by
+                yield json.dumps({"type": "error", "error": _message(line)}) + "\n"
+        finally:
+            if line is not None:
+                _give_up(controls)
+
+    async def evaluate(self, request: Request) -> Response:
+        """Evaluate a kernel for a client of KernelGYM. It goes on without the client, who may ask for the result."""
+        asked = await read_body(request, kernelgym.EvaluationBody)
+        return JSONResponse(await asyncio.shield(self._evaluation(asked)))
+
+    async def evaluate_batch(self, request: Request) -> Response:
+        """Evaluate several kernels for a client of KernelGYM."""
+        asked = await read_body(request, kernelgym.BatchBody)
+        ended = await asyncio.gather(*map(self._evaluation, asked.tasks), return_exceptions=True)
+        results = [
+            kernelgym.failed(one.task_id, _message(end)) if isinstance(end, BaseException) else end
+            for one, end in zip(asked.tasks, ended, strict=True)
+        ]
+        return JSONResponse(kernelgym.batch(asked.batch_id, results))
+
+    async def status(self, request: Request) -> Response:
+        """Say how far an evaluation is."""
+        name, evaluation = self._known_evaluation(request)
+        if not evaluation.done():
+            return JSONResponse({"task_id": name, "status": "processing"})
+        error = evaluation.exception()
+        told = {"task_id": name, "status": "completed"} if error is None else kernelgym.failed(name, _message(error))
+        return JSONResponse(told)
+
+    async def results(self, request: Request) -> Response:
+        """Give an evaluation's result."""
+        name, evaluation = self._known_evaluation(request)
+        if not evaluation.done():
+            raise HttpError(404, f"task {one_line(name, 100)!r} is under way")
+        return JSONResponse(evaluation.result())
+
+    def _known_evaluation(self, request: Request) -> tuple[str, "asyncio.Task[dict[str, Json]]"]:
+        name = request.path_params["task_id"]
+        if name not in self._evaluations:
+            raise HttpError(404, f"no task {one_line(name, 100)!r} is known")
+        return name, self._evaluations[name]
+
+    def _evaluation(self, asked: kernelgym.EvaluationBody) -> "asyncio.Task[dict[str, Json]]":
+        """The evaluation under that name, begun now if there is none, or none that came to a result."""
+        known = self._evaluations.pop(asked.task_id, None)
+        if known is None or (known.done() and (asked.force_refresh or known.exception() is not None)):
+            known = asyncio.create_task(self._evaluated(asked))
+            known.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it may be asked for later
+        self._evaluations[asked.task_id] = known
+        old = [name for name, one in self._evaluations.items() if one.done()]
+        for name in old[: max(0, len(self._evaluations) - _MOST_EVALUATIONS)]:
+            del self._evaluations[name]
+        return known
+
+    async def _evaluated(self, asked: kernelgym.EvaluationBody) -> dict[str, Json]:
+        """Its result, from a first look, or, where the wanted baseline was not ready for that, from a thorough one."""
+        async with self._evaluating:
+            shop = await asyncio.shield(asyncio.wrap_future(self.service.shop))
+            asked.refuse_what_is_not_here(gpu=shop.gpu is not None)
+            attempt = await self._judged(asked, "screened")
+            if attempt.accepted and attempt.pending:
+                attempt = await self._judged(asked, "judged")
+            return kernelgym.evaluation(asked, attempt)
+
+    async def _judged(self, asked: kernelgym.EvaluationBody, tier: Tier) -> Attempt:
+        body = BenchBody(
+            reference_code=asked.reference_code,
+            source=asked.kernel_code,
+            tier=tier,
+            client="kernelgym",
+            priority="interactive" if asked.priority == "high" else "batch",
+        )
+        view = FilesView(io.StringIO(), io.StringIO(), total=1)
+        began = await asyncio.to_thread(self._benched, body, view, Controls(), asked.patience)
+        await asyncio.shield(asyncio.wrap_future(began))
+        if not view.judged:
+            raise kernelgym.NotMeasured("the service ends, and did not judge it")
+        self.verdicts[view.judged[0].judged.status.value] += 1
+        return view.judged[0]
+
+    def _count(self, told: Mapping[str, Any]) -> None:
+        if told["type"] == "judged_file":
+            self.verdicts[told["verdict"]["status"]] += 1
+
+
+class _Lines(io.TextIOBase):
+    """Hands what a thread writes to a coroutine."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, lines: "asyncio.Queue[str | BaseException | None]") -> None:
+        self._loop, self._queue = loop, lines
+
+    def write(self, text: str) -> int:
+        """Hand over a line."""
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, text)
+        return len(text)
+
+
+def _closing(
+    loop: asyncio.AbstractEventLoop, lines: "asyncio.Queue[str | BaseException | None]"
+) -> "Callable[[Future[int]], None]":
+    def close(judged: "Future[int]") -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads
+            loop.call_soon_threadsafe(lines.put_nowait, judged.exception())
+
+    return close
+
+
+def _give_up(controls: Controls) -> None:
+    controls.stop()
+    controls.skip()
+
+
+def _with_source(attempt: Attempt | None) -> dict[str, Json] | None:
+    return None if attempt is None else line_json(attempt) | {"source": attempt.source}
+
+
+def _event(number: int, event: Event) -> str:
+    told = {"type": event.kind, "schema_version": RUN_SCHEMA_VERSION, **encode(event)}
+    return f"id: {number}\nevent: {event.kind}\ndata: {json.dumps(told, allow_nan=False)}\n\n"
+
+
+async def _unless_gone(request: Request, wanted: "asyncio.Future[T]") -> T:
+    """What is waited for, as long as the client does; it goes on without it. Raises Gone."""
+    gone = asyncio.ensure_future(_disconnected(request))
+    either: set[asyncio.Future[Any]] = {wanted, gone}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not wanted.done():
+            raise Gone
+        return wanted.result()
+    finally:
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def reference_file(runs_dir: Path, source: str) -> Path:
+    """The file of a reference that a client sent. Its folder holds nothing else: a task's code may read beside itself.
+    Raises OSError."""
+    data = source.encode()
+    name = hashlib.sha256(data).hexdigest()
+    path = runs_dir.resolve() / REFERENCES / name[:32] / f"reference_{name[:8]}.py"
+    if not path.is_file():
+        make_private(path.parent)
+        beginning = path.with_name(f"{secrets.token_hex(8)}.part")
+        beginning.write_bytes(data)
+        beginning.replace(path)
+    return path
+
+
+# What goes wrong ------------------------------------------------------------------------------------------------------
+
+
+_STATUSES: tuple[tuple[type[BaseException], int], ...] = (
+    (Busy, 429),
+    (Unfit, 503),
+    (StoreError, 409),
+    (UsageError, 400),
+    (KerneltuneError, 503),
+    (Exception, 500),
+)
+
+
+async def _refusal(_: Request, error: Exception) -> Response:
+    """Say what went wrong. What nobody expected is told on stderr, too."""
+    if isinstance(error, Gone | ClientDisconnect):
+        return Response(status_code=499)  # which nobody reads
+    if isinstance(error, HttpError):
+        return _error(error.status, str(error), {"connection": "close"} if error.status in (408, 413) else {})
+    if not isinstance(error, KerneltuneError):
+        sys.stderr.write(plain("".join(traceback.format_exception(error)), None))
+    status = next(status for kind, status in _STATUSES if isinstance(error, kind))
+    return _error(status, _message(error), {"retry-after": "1"} if status == 429 else {})
+
+
+def _message(error: BaseException) -> str:
+    said = str(error) if isinstance(error, KerneltuneError) else f"internal failure: {type(error).__name__}"
+    return plain(said)
+
+
+def _error(status: int, message: str, headers: Mapping[str, str]) -> Response:
+    return JSONResponse({"error": message}, status, headers)
+
+
+# What there is --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HttpEndpoint:
+    """A method and a path, and the method of HttpServer that answers. `body`: what is asked, where something is."""
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    handler: str
+    body: type[BaseModel] | None = None
+
+
+ENDPOINTS = (
+    HttpEndpoint("GET", "/health", "health"),
+    HttpEndpoint("GET", "/metrics", "metrics"),
+    HttpEndpoint("GET", "/openapi.json", "openapi"),
+    HttpEndpoint("POST", "/bench", "bench", BenchBody),
+    HttpEndpoint("POST", "/sessions", "begin", SessionBody),
+    HttpEndpoint("GET", "/sessions/{session}", "look"),
+    HttpEndpoint("POST", "/sessions/{session}/call", "call", CallBody),
+    HttpEndpoint("GET", "/sessions/{session}/events", "events"),
+    HttpEndpoint("DELETE", "/sessions/{session}", "end"),
+    HttpEndpoint("POST", "/evaluate", "evaluate", kernelgym.EvaluationBody),
+    HttpEndpoint("POST", "/evaluate/batch", "evaluate_batch", kernelgym.BatchBody),
+    HttpEndpoint("GET", "/status/{task_id}", "status"),
+    HttpEndpoint("GET", "/results/{task_id}", "results"),
+)
+
+
+def openapi() -> dict[str, Json]:
+    """The description of all endpoints in OpenAPI's format."""
+    paths: dict[str, dict[str, Json]] = {}
+    schemas: dict[str, Json] = {}
+    for one in ENDPOINTS:
+        about = (getattr(HttpServer, one.handler).__doc__ or "").split("\n")[0]
+        said: dict[str, Json] = {
+            "operationId": one.handler,
+            "summary": about,
+            "responses": {"200": {"description": "Done."}},
+        }
+        if "{" in one.path:
+            name = one.path.partition("{")[2].partition("}")[0]
+            said["parameters"] = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]
+        if one.body is not None:
+            schema = one.body.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= schema.pop("$defs", {}) | {one.body.__name__: schema}
+            its = {"schema": {"$ref": f"#/components/schemas/{one.body.__name__}"}}
+            said["requestBody"] = {"required": True, "content": {"application/json": its}}
+        paths.setdefault(one.path, {})[one.method.lower()] = said
+    info = {"title": "kerneltune", "version": metadata.version("kerneltune")}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": schemas}}
+
+
+# The server -----------------------------------------------------------------------------------------------------------
+
+
+class _Connection(H11Protocol):
+    """One whose requests must be there in time: uvicorn itself waits for the rest of a head for ever."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Let the clock run."""
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Let the clock run from the first byte of a request to the last of its head."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        super().connection_lost(exc)
+        if self._late is not None:
+            self._late.cancel()
+
+    def _watch(self) -> None:
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first
+        is_asked = cycle is not None and not cycle.response_complete
+        if is_asked and self._late is not None:
+            self._late.cancel()
+            self._late = None
+        elif not is_asked and self._late is None:
+            self._late = self.loop.call_later(REQUEST_S, self.transport.close)
+
+
+class _Server(uvicorn.Server):
+    """One that ends in order, with its clients' runs concluded, and leaves no signal behind."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Have Ctrl-C and SIGTERM end the server."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End; when told once more, at once."""
+        self.force_exit, self.should_exit = self.should_exit, True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the runs, and with them what clients wait for."""
+        running = self._service.running
+        first = f"; first {plural(running, 'run')} to conclude, which Ctrl-C cuts short" if running else ""
+        say(f"ending{first}")
+        self._service.stop()
+        await super().shutdown(sockets)
+        if self.force_exit:
+            self._service.give_up()
+
+
+async def listen_to(listening: socket.socket, http: HttpServer) -> None:
+    """Answer until Ctrl-C or SIGTERM."""
+    config = uvicorn.Config(
+        http.app(), http=_Connection, ws="none", lifespan="off", log_config=None, log_level="critical",
+        access_log=False, server_header=False, limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=_KEEP_ALIVE_S,
+    )  # fmt: skip
+    ending = asyncio.create_task(http.end_idle())
+    try:
+        await _Server(config, http.service).serve([listening])
+    finally:
+        ending.cancel()

@@ -1,0 +1,472 @@
+"""The service as its clients meet it: a real process, a real socket, and clients of every kind."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from kerneltune.agent.commands.http_server import ENDPOINTS, MOST_BODY_BYTES, MOST_VALUES, openapi
+from kerneltune.agent.commands.service import FairQueue, Priority, Turn
+from kerneltune.agent.events import Judged, RunEnded
+from kerneltune.agent.record.store import Store
+from tests.agent import warm
+from tests.agent.shell import ROOT, SOFTMAX, env, optimize
+
+REFERENCE = Path(SOFTMAX).read_text()
+BROKEN = json.loads((ROOT / "tests/agent/stories/softmax.jsonl").read_text().split("\n")[0])["calls"][0]["arguments"]
+OVERFLOWS = BROKEN["source"].replace("tl.expo(v)", "tl.exp(v)")
+RIGHT = BROKEN["source"].replace("tl.expo(v)", "tl.exp(v - tl.max(v, 0))")
+ENDLESS = "while True:\n    pass\n"
+
+
+@dataclass
+class Served:
+    """A service in a folder of its own, and a client of it."""
+
+    folder: Path
+    process: "subprocess.Popen[str]"
+    place: str  # as the service said it
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.place
+
+    @property
+    def pid(self) -> int:
+        """Of the service itself."""
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(str(self.path))
+            return int(struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+
+    def client(self, timeout_s: float = 100) -> httpx2.Client:
+        transport = httpx2.HTTPTransport(uds=str(self.path))
+        return httpx2.Client(transport=transport, base_url="http://service", timeout=timeout_s)
+
+    def ask(self, method: str, path: str, timeout_s: float = 100, **body: Any) -> Any:
+        """The answer, which must be a good one."""
+        with self.client(timeout_s) as client:
+            answer = client.request(method, path, json=body or None)
+        assert answer.status_code < 300, answer.text
+        return answer.json()
+
+    def ask_lines(self, path: str, **body: Any) -> list[str]:
+        """The lines of an answer."""
+        with self.client() as client:
+            return client.post(path, json=body).text.splitlines()
+
+    def begin(self, **body: Any) -> str:
+        """A new session's path."""
+        return f"/sessions/{self.ask('POST', '/sessions', **({'reference_code': REFERENCE} | body))['session']}"
+
+    def call(self, session: str, name: str, timeout_s: float = 100, **arguments: Any) -> Any:
+        return self.ask("POST", f"{session}/call", timeout_s, name=name, arguments=arguments)
+
+    def events(self, session: str, after: str = "") -> list[tuple[str, dict[str, Any]]]:
+        """Ids and data of all events of a session that is over."""
+        with self.client() as client:
+            answer = client.get(f"{session}/events", headers={"last-event-id": after} if after else {})
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        told = [dict(line.split(": ", 1) for line in part.split("\n")) for part in answer.text.strip().split("\n\n")]
+        return [(one["id"], json.loads(one["data"])) for one in told]
+
+
+@contextlib.contextmanager
+def served(folder: Path, *flags: str, more_env: dict[str, str] | None = None) -> Iterator[Served]:
+    process = subprocess.Popen(
+        warm.command("serve", *flags),
+        cwd=folder,
+        env=env() | (more_env or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("serving on "), line + (process.stderr.read() if process.stderr else "")
+        yield Served(folder, process, line.split(maxsplit=2)[2].strip())
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("serve")
+    (folder / "tasks").mkdir()
+    with served(folder, "--root", "tasks") as started:
+        yield started
+
+
+def test_a_client_improves_a_kernel_by_calls_and_its_session_is_a_run_like_any_other(service: Served) -> None:
+    begun = service.ask("POST", "/sessions", reference_code=REFERENCE, client="me")
+    session = f"/sessions/{begun['session']}"
+    assert "softmax" in begun["system"]
+    assert {tool["name"] for tool in begun["tools"]} == {"update", "bench", "reflect", "look"}
+    broken = service.call(session, "update", rationale="one program a row", source=BROKEN["source"])
+    assert broken["attempt"]["status"] == "compile_failed"
+    assert "no attribute 'expo'" in broken["text"]
+    service.call(session, "update", parent=1, rationale="exp", edits=[{"search": "tl.expo(v)", "replace": "tl.exp(v)"}])
+    assert service.call(session, "bench", attempt=2)["attempt"]["status"] == "wrong"
+    service.call(session, "update", parent=2, rationale="subtract the maximum", source=RIGHT)
+    right = service.call(session, "bench", attempt=3)
+    assert right["attempt"]["status"] == "checked"
+    assert right["attempt"]["median_us"] is None
+    assert service.call(session, "sing")["is_error"]
+    ended = service.ask("DELETE", session)
+    assert ended["best"]["number"] == 3
+    assert (service.folder / ended["best_path"]).read_text().count("tl.exp(v - tl.max(v, 0))") == 1
+
+    run_id = begun["run_id"]
+    shown = json.loads(optimize("show", run_id, "--json", cwd=service.folder).stdout)
+    assert (shown["author"], shown["attempts"]) == ("http:me", 3)
+    exported = optimize("export", "--format", "sft-chat", "-o", "rows", cwd=service.folder)
+    assert exported.returncode == 0, exported.stderr
+
+    again = service.ask("POST", "/sessions", resume=run_id, client="me")
+    assert again["run_id"] == run_id
+    assert [one["status"] for one in again["attempts"]] == ["compile_failed", "wrong", "checked"]
+    session = f"/sessions/{again['session']}"
+    assert (
+        service.call(session, "update", parent=3, rationale="8 warps", source=RIGHT.replace("s=2", "s=8"))["attempt"][
+            "number"
+        ]
+        == 4
+    )
+    service.ask("DELETE", session)
+
+
+def test_events_are_those_of_the_record_and_go_on_after_the_last_that_was_seen(service: Served) -> None:
+    begun = service.ask("POST", "/sessions", reference_code=REFERENCE)
+    session = f"/sessions/{begun['session']}"
+    heard: list[str] = []
+
+    def listen() -> None:
+        with service.client() as client, client.stream("GET", f"{session}/events") as lines:
+            heard.extend(line for line in lines.iter_lines() if line.startswith(("id: ", "event: ")))
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    service.call(session, "update", rationale="wrong", source=BROKEN["source"])
+    service.ask("DELETE", session)
+    listener.join(20)
+    assert not listener.is_alive()
+    with Store.open(service.folder / "runs") as store:
+        kinds = [event.kind for event in store.load_events(begun["run_id"])]
+    assert [line.removeprefix("event: ") for line in heard if line.startswith("event: ")] == kinds
+    assert kinds[0] == "run_started"
+    assert kinds[-1] == "run_ended"
+
+    kept = f"/sessions/{service.ask('POST', '/sessions', resume=begun['run_id'])['session']}"
+    service.call(kept, "look", what="docs")
+    threading.Timer(0.5, service.ask, ["DELETE", kept]).start()
+    whole = service.events(kept)
+    assert [data["type"] for _, data in whole][: len(kinds)] == kinds
+    names = [name for name, _ in whole]
+    assert len(set(names)) == len(names)
+    again = f"/sessions/{service.ask('POST', '/sessions', resume=begun['run_id'])['session']}"
+    threading.Timer(0.5, service.ask, ["DELETE", again]).start()
+    rest = service.events(again, after=names[4])
+    assert rest[: len(whole) - 5] == whole[5:]
+
+
+def test_a_bench_answers_as_the_command_does_and_the_same_plans_are_judged_once(service: Served) -> None:
+    with service.client() as client:
+        sources = {"right": RIGHT, "overflows": OVERFLOWS, "big": "#" * ((1 << 20) + 1)}
+        answer = client.post("/bench", json={"reference_code": REFERENCE, "sources": sources})
+        again = client.post("/bench", json={"reference_code": REFERENCE, "source": RIGHT + "# once more\n"})
+    *files, summary = map(json.loads, answer.text.splitlines())
+    found = {file["file"]: file["verdict"]["status"] for file in files}
+    assert found == {"right": "checked", "overflows": "wrong", "big": "rejected"}
+    assert (summary["type"], summary["by_status"]) == ("bench_summary", {"rejected": 1, "wrong": 1, "checked": 1})
+    stored = optimize("verify", f"{summary['run_id']}/1", "--json", cwd=service.folder)
+    assert json.loads(stored.stdout)["held"] is True
+    repeated = json.loads(again.text.splitlines()[0])
+    assert repeated["verdict"]["status"] == "checked"
+    assert repeated["receipt"]["evidence"]["reused"] is True
+
+
+def test_a_client_that_goes_away_frees_its_place_and_limits_are_a_session_s_own(service: Served) -> None:
+    session = service.begin(limits={"trace_s": 30.0})
+    with pytest.raises(httpx2.TimeoutException):
+        service.call(session, "update", 1.0, rationale="forever", source=ENDLESS)
+    began_s = time.monotonic()
+    service.call(session, "look", 20, what="docs")  # its turn comes after the update's
+    assert time.monotonic() - began_s < 10
+    assert service.ask("GET", session)["attempts"][0]["status"] is None  # given up, which is no verdict
+    service.ask("DELETE", session)
+    short = service.begin(limits={"trace_s": 1.0})
+    timed_out = service.call(short, "update", rationale="forever", source=ENDLESS)
+    assert timed_out["attempt"]["status"] == "timed_out"
+    service.ask("DELETE", short)
+
+
+FALLBACK = """
+import torch
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, 1)
+"""
+
+
+def test_a_client_of_kernelgym_is_answered_in_its_words_and_a_failure_of_ours_is_no_result(service: Served) -> None:
+    kernels = {"right": RIGHT, "broken": BROKEN["source"], "overflows": OVERFLOWS, "decoy": FALLBACK}
+    tasks = [
+        # as Dr.Kernel's client sends it
+        {"task_id": name, "reference_code": REFERENCE, "kernel_code": kernel, "backend": "triton",
+         "entry_point": "Model", "num_correct_trials": 5, "num_perf_trials": 100, "timeout": 30, "priority": "normal",
+         "is_valid": False, "verbose_errors": True, "enable_profiling": True, "detect_decoy_kernel": True,
+         "reference_backend": None, "run_performance": False}
+        for name, kernel in kernels.items()
+    ]  # fmt: skip
+    broken_reference = tasks[0] | {"task_id": "ours", "reference_code": "this is no Python at all"}
+    with service.client() as client:
+        answer = client.post("/evaluate/batch", json={"batch_id": "b", "tasks": [*tasks, broken_reference]}).json()
+        assert (answer["total_tasks"], answer["failed_tasks"]) == (5, 1)
+        fields = ("compiled", "correctness", "decoy_kernel")
+        found = {one["task_id"]: tuple(one.get(name) for name in fields) for one in answer["results"]}
+        assert found == {
+            "right": (True, True, False),
+            "broken": (False, False, False),
+            "overflows": (True, False, False),
+            "decoy": (False, False, True),
+            "ours": (None, None, None),
+        }
+        assert answer["results"][1]["error_code"] == "COMPILATION_ERROR"
+        again = client.post("/evaluate", json=tasks[0])  # whose result is kept
+        assert again.json() == answer["results"][0] == client.get("/results/right").json()
+        assert again.json()["speedup"] is None
+        assert client.get("/status/right").json()["status"] == "completed"
+        assert client.get("/status/ours").json()["status"] == "failed"
+        assert client.get("/results/ours").status_code == 400
+        assert client.get("/status/unknown").status_code == 404
+        timed = client.post("/evaluate", json=tasks[0] | {"task_id": "timed", "run_performance": True})
+        assert timed.status_code == 400
+        assert "nothing is timed here" in timed.json()["error"]
+        assert client.get("/status/timed").json()["status"] == "failed"
+
+
+def raw(service: Served, data: bytes, *, hangs: bool = False) -> socket.socket:
+    """A connection on which these bytes were sent, and no more."""
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(str(service.path))
+    line.settimeout(20)
+    with contextlib.suppress(OSError):  # it may be refused before all is sent
+        line.sendall(data)
+    if not hangs:
+        line.shutdown(socket.SHUT_WR)
+    return line
+
+
+def post(path: str, body: bytes, length: int | None = None) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n"
+    return head.encode() + body
+
+
+def test_of_64_clients_a_tenth_is_hostile_and_the_others_notice_nothing(service: Served) -> None:
+    deep = b'{"task": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+    wide = b'{"task": [' + b"0," * (MOST_VALUES + 1) + b"0]}"
+    hostile = [
+        raw(service, b"POST /bench HT", hangs=True),
+        raw(service, post("/bench", b'{"task": "softm', 1000), hangs=True),
+        raw(service, post("/sessions", b"x" * (MOST_BODY_BYTES + 1)), hangs=True),
+        raw(service, b"\x00\xff\x16\x03garbage\r\n\r\n", hangs=True),
+        raw(service, post("/bench", deep), hangs=True),
+        raw(service, post("/sessions", wide), hangs=True),
+    ]
+    codes: list[int] = []
+    took_s: list[float] = []
+
+    def honest() -> None:
+        began_s = time.monotonic()
+        with service.client(30) as client:
+            codes.append(client.get("/health").status_code)
+        took_s.append(time.monotonic() - began_s)
+
+    clients = [threading.Thread(target=honest) for _ in range(57)]
+    judged = threading.Thread(
+        target=lambda: codes.append(len(service.ask_lines("/bench", reference_code=REFERENCE, source=OVERFLOWS)))
+    )
+    for client in (*clients, judged):
+        client.start()
+    for client in (*clients, judged):
+        client.join(60)
+    assert sorted(codes) == [2] + 57 * [200]
+    assert max(took_s) < 10
+    answers = [line.recv(1 << 16).split(b"\r\n")[0] for line in hostile[2:]]
+    assert answers[0] == b"HTTP/1.1 413 Request Entity Too Large" or b" 413 " in answers[0]
+    assert all(b" 400 " in answer for answer in answers[1:])
+    for line in hostile:
+        line.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"nothing", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[]", "valid dictionary"),
+        (b'{"task": "softmax"}', "give one of source, sources"),
+        (b'{"task": "softmax", "reference_code": "x", "source": ""}', "give one of task, reference_code"),
+        (b'{"task": 7, "source": "x"}', "task: Input should be a valid string"),
+        (b'{"task": "softmax", "source": "x", "limits": {"trace_s": 1e9}}', "limits.trace_s"),
+        (b'{"task": "softmax", "source": "x", "limits": {"trace_s": NaN}}', "limits.trace_s"),
+        (b'{"task": "softmax", "source": "x", "client": "../me"}', "client"),
+        (b'{"task": "softmax", "source": "\\ud800"}', "not JSON"),
+        (b'{"task": "sotfmax", "source": "x"}', "no task 'sotfmax' here"),
+        (b'{"reference_code": "1 +", "source": "x"}', "line 1: invalid syntax"),
+    ],
+)
+def test_a_request_that_cannot_be_meant_is_told_why(service: Served, body: bytes, says: str) -> None:
+    with service.client() as client:
+        answer = client.post("/bench", content=body)
+    assert answer.status_code == 400
+    assert says in answer.json()["error"]
+
+
+def test_a_client_names_files_below_the_root_alone_and_guesses_no_session(service: Served) -> None:
+    tasks, elsewhere = service.folder / "tasks", service.folder / "elsewhere.py"
+    elsewhere.write_text(REFERENCE)
+    (tasks / "mine.py").write_text(REFERENCE)
+    (tasks / "link.py").symlink_to(elsewhere)
+    with service.client() as client:
+        for name in ("../elsewhere.py", str(elsewhere), "link.py", "/etc/passwd", "nul\0.py", "."):
+            answer = client.post("/sessions", json={"task": name})
+            assert (answer.status_code, "no task" in answer.json()["error"]) == (400, True), name
+        for path in ("/sessions/x", "/sessions/x/events"):
+            assert client.get(path).status_code == 404
+        assert client.get("/nothing").status_code == 404
+    begun = service.ask("POST", "/sessions", task="mine.py")
+    assert begun["task"] == "mine"
+    assert len(begun["session"]) >= 20
+    service.ask("DELETE", f"/sessions/{begun['session']}")
+    sent = [path for path in (service.folder / "runs" / "references").rglob("*.py")]
+    assert all(len(list(path.parent.iterdir())) == 1 for path in sent)  # a task's code may read beside itself
+    assert {stat.S_IMODE(path.parent.stat().st_mode) for path in sent} == {0o700}
+
+
+def test_the_description_and_the_metrics_say_what_there_is(service: Served) -> None:
+    with service.client() as client:
+        described = client.get("/openapi.json").json()
+        metrics = client.get("/metrics").text
+    assert described == openapi()
+    assert {(path, method.upper()) for path, of in described["paths"].items() for method in of} == {
+        (one.path, one.method) for one in ENDPOINTS
+    }
+    document = (ROOT / "docs" / "service.md").read_text()
+    assert [one for one in ENDPOINTS if f"`{one.method} {one.path}`" not in document] == []
+    lines = [line for line in metrics.splitlines() if not line.startswith("#")]
+    assert all(line.startswith("kerneltune_") and float(line.split()[-1]) >= 0 for line in lines)
+    assert "kerneltune_sessions 0" in lines
+
+
+def test_the_socket_is_its_owner_s_and_a_second_service_is_told_who_has_it(service: Served) -> None:
+    assert stat.S_IMODE(service.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(service.path.parent.stat().st_mode) == 0o700
+    second = optimize("serve", cwd=service.folder)
+    assert second.returncode == 2
+    assert f"process {service.pid} serves on {service.place} already" in second.stderr
+    (service.folder / "a-file").write_text("mine")
+    refused = optimize("serve", "--socket", "a-file", cwd=service.folder)
+    assert refused.returncode == 2
+    assert (service.folder / "a-file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--listen", "0.0.0.0:0"), "can be reached from elsewhere: set KERNELTUNE_TOKEN"),
+        (("--listen", "127.0.0.1"), "give HOST:PORT"),
+        (("--listen", ":1", "--socket", "x"), "not both"),
+        (("--socket", "x" * 200), "longer than 107 bytes"),
+        (("--listen", ":0", "--token-file", "/dev/null"), "holds no token"),
+        (("--root", "nowhere"), "no such folder"),
+    ],
+)
+def test_a_service_that_would_be_open_or_nowhere_is_not_started(
+    tmp_path: Path, words: tuple[str, ...], says: str
+) -> None:
+    refused = optimize("serve", *words, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert says in refused.stderr
+
+
+def test_on_tcp_only_the_token_opens_it(tmp_path: Path) -> None:
+    with served(tmp_path, "--listen", "127.0.0.1:0", more_env={"KERNELTUNE_TOKEN": "s3cret-token"}) as service:
+        url = service.place
+        with httpx2.Client() as client:
+
+            def status(path: str, shown: str | None = None) -> int:
+                headers = {} if shown is None else {"authorization": shown}
+                return client.get(f"{url}{path}", headers=headers).status_code
+
+            assert status("/health") == 200
+            wrong = (None, "", "Bearer", "Bearer s3cret-toke", "Bearer x s3cret-token", "Basic ####")
+            assert {status("/metrics", shown) for shown in wrong} == {401}
+            assert status("/metrics", "Bearer s3cret-token") == 200
+            with_it = url.replace("http://", "http://:s3cret-token@")
+            assert client.get(f"{with_it}/metrics").status_code == 200
+            assert client.post(f"{url}/bench", json={"task": "softmax", "source": RIGHT}).status_code == 401
+
+
+def test_what_a_killed_service_had_finished_is_stored_once_and_its_run_goes_on(tmp_path: Path) -> None:
+    with served(tmp_path) as service:
+        begun = service.ask("POST", "/sessions", reference_code=REFERENCE)
+        session = f"/sessions/{begun['session']}"
+        service.call(session, "update", rationale="wrong", source=OVERFLOWS)
+        service.call(session, "bench", attempt=1)
+        service.call(session, "update", rationale="right", source=RIGHT)
+        killed = threading.Timer(0.2, os.kill, [service.pid, signal.SIGKILL])
+        killed.start()
+        with pytest.raises(httpx2.TransportError):
+            service.call(session, "bench", attempt=2)
+    with served(tmp_path) as service:  # whose socket the dead one left behind
+        again = service.ask("POST", "/sessions", resume=begun["run_id"])
+        session = f"/sessions/{again['session']}"
+        service.call(session, "look", what="docs")
+        assert [one["status"] for one in service.ask("GET", session)["attempts"]] == ["wrong", "checked"]
+        os.kill(service.pid, signal.SIGTERM)
+        assert service.process.wait(60) == 0
+        assert service.process.stderr is not None
+        assert "ending; first 1 run to conclude" in service.process.stderr.read()
+        assert not service.path.exists()
+    with Store.open(tmp_path / "runs") as store:
+        events = store.load_events(begun["run_id"])
+    judged = [event.attempt_id for event in events if isinstance(event, Judged)]
+    assert judged == [f"{begun['run_id']}/1", f"{begun['run_id']}/2"]
+    assert isinstance(events[-1], RunEnded)
+
+
+def test_turns_go_to_interactive_clients_first_and_then_round_by_round() -> None:
+    queue, order = FairQueue(), list[str]()
+
+    def judge(client: str, priority: Priority) -> None:
+        with Turn(queue, client, priority):
+            order.append(client)
+
+    wanted = ["many", "many", "many", "few", "few", "me"]
+    threads = []
+    with Turn(queue, "first", "batch"):
+        for number, client in enumerate(wanted, 1):
+            priority = "interactive" if client == "me" else "batch"
+            threads.append(threading.Thread(target=judge, args=[client, priority]))
+            threads[-1].start()
+            while queue.waiting < number:
+                time.sleep(0.001)
+    for thread in threads:
+        thread.join(10)
+    assert order == ["me", "many", "few", "many", "few", "many"]
