@@ -97,6 +97,7 @@ REFUSALS = (
     "holds no run yet",
     "no runs in",
     "no attempt",
+    "never got a verdict",
     "came by a merge",
     "no such file",
 )  # of what is not there yet
@@ -465,7 +466,7 @@ class Lane:
                 for pid in left:
                     os.kill(pid, signal.SIGKILL)
                 return
-            if over > -GRACE_S / 2 and "stop_and_kill signal_9" in command.happened:
+            if over > -GRACE_S / 2 and any(what.startswith("stop") for what in command.happened):
                 self.chaos.stopped += len(left)
                 for pid in left:
                     go_on(pid)

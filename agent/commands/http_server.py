@@ -19,10 +19,10 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from importlib import metadata
+from importlib import metadata, util
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TextIO, TypeVar, cast
@@ -40,6 +40,7 @@ from kerneltune.agent.attempt import Attempt, Controls
 from kerneltune.agent.authors.llm.author import TOOLS
 from kerneltune.agent.commands import kernelgym
 from kerneltune.agent.commands.bench import FilesView, from_bytes
+from kerneltune.agent.commands.mcp import AgentTools
 from kerneltune.agent.commands.service import MOST_RUNS, Busy, ClientRun, Priority, Service
 from kerneltune.agent.commands.session import Patience
 from kerneltune.agent.commands.show import line_json
@@ -206,10 +207,28 @@ class HttpServer:
         self._began_s = time.monotonic()
         self._evaluations: dict[str, asyncio.Task[dict[str, Json]]] = {}  # of KernelGYM's clients, by their names
         self._evaluating = asyncio.Semaphore(MOST_RUNS // 2)
+        self._agents: AgentTools | None = None
 
-    def app(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    @contextlib.asynccontextmanager
+    async def agents(self) -> AsyncIterator[list[Route]]:
+        """The tools for coding agents, for as long as the block lasts; none where the package mcp is not installed. The
+        host that a request names is not looked at: who may reach us has the token or the socket."""
+        if util.find_spec("mcp") is None:
+            yield []
+            return
+        from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+
+        there: Future[Service] = Future()
+        there.set_result(self.service)
+        self._agents = AgentTools(there, self._root, is_shared=True)
+        manager = StreamableHTTPSessionManager(self._agents.server(), session_idle_timeout=IDLE_S)
+        async with manager.run():
+            yield [Route("/mcp", StreamableHTTPASGIApp(manager))]
+
+    def app(self, more: Sequence[Route] = ()) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         """The ASGI application."""
         routes = [Route(one.path, getattr(self, one.handler), methods=[one.method]) for one in ENDPOINTS]
+        routes += more
         kinds = (HttpError, Gone, ClientDisconnect, KerneltuneError, Exception)
         inner = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _refusal))
 
@@ -385,6 +404,8 @@ class HttpServer:
             idle = [n for n, s in self.sessions.items() if not s.waiting and now_s - s.used_s > IDLE_S]
             for name in idle:
                 self.sessions.pop(name).run.stop()
+            if self._agents is not None:
+                self._agents.end_idle(IDLE_S)
 
     async def events(self, request: Request) -> Response:
         """The events of a session's run as they are stored, from the beginning or after Last-Event-ID."""
@@ -769,12 +790,13 @@ class _Server(uvicorn.Server):
 
 async def listen_to(listening: socket.socket, http: HttpServer) -> None:
     """Answer until Ctrl-C or SIGTERM."""
-    config = uvicorn.Config(
-        http.app(), http=_Connection, ws="none", lifespan="off", log_config=None, log_level="critical",
-        access_log=False, server_header=False, limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=_KEEP_ALIVE_S,
-    )  # fmt: skip
-    ending = asyncio.create_task(http.end_idle())
-    try:
-        await _Server(config, http.service).serve([listening])
-    finally:
-        ending.cancel()
+    async with http.agents() as routes:
+        config = uvicorn.Config(
+            http.app(routes), http=_Connection, ws="none", lifespan="off", log_config=None, log_level="critical",
+            access_log=False, server_header=False, limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=_KEEP_ALIVE_S,
+        )  # fmt: skip
+        ending = asyncio.create_task(http.end_idle())
+        try:
+            await _Server(config, http.service).serve([listening])
+        finally:
+            ending.cancel()

@@ -73,14 +73,42 @@ def mcp(*, arch: Arch = None, runs_dir: RunsDir = None, allow_unsandboxed: Unsan
 
     from kerneltune.tools.sandbox import workers
 
-    async def serve(begun: "Workers") -> None:
-        with AgentTools(settings, environment(), begun, Path.cwd()).serving() as server:
-            async with stdio_server() as (read, write):
-                await server.run(read, write, server.create_initialization_options())
+    async def serve(service: "Future[Service]") -> None:
+        server = AgentTools(service, Path.cwd()).server()
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
 
-    with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as begun:
-        asyncio.run(serve(begun))
+    with (
+        workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as begun,
+        prepared(settings, environment(), begun) as service,
+    ):
+        asyncio.run(serve(service))
     return 0
+
+
+@contextlib.contextmanager
+def prepared(settings: Settings, environment: Environment, begun: "Workers") -> "Iterator[Future[Service]]":
+    """A service for as long as the block lasts, whose imports take seconds, in a thread of their own. At the end its
+    runs are given up: a client that goes ends a server that takes more than two seconds."""
+    service: Future[Service] = Future()
+
+    def prepare() -> None:
+        try:
+            from kerneltune.agent.commands.service import Service
+
+            service.set_result(held.enter_context(Service(settings, environment, begun)))
+        except BaseException as error:  # noqa: BLE001 - each call is told
+            service.set_exception(error)
+
+    with contextlib.ExitStack() as held:
+        preparing = threading.Thread(target=prepare, name="service", daemon=True)
+        preparing.start()
+        try:
+            yield service
+        finally:
+            preparing.join()
+            if service.exception() is None:
+                service.result().give_up()
 
 
 # The tools, as an agent sees them -------------------------------------------------------------------------------------
@@ -203,52 +231,35 @@ _URI = re.compile(r"kerneltune://runs/([^/]+)/(history|best)")
 
 
 class AgentTools:
-    """The tools of one server. `root`: task files lie there or below; `soon_s`: the longest that a call is waited
-    for."""
+    """The tools of one server. `root`: task files lie there or below; None: there are none but the built-in ones.
+    `soon_s`: the longest that a call is waited for; `is_shared`: several agents call them, each of which has to name
+    its run."""
 
     def __init__(
-        self, settings: Settings, environment: Environment, begun: "Workers", root: Path, soon_s: float = SOON_S
+        self, service: "Future[Service]", root: Path | None, soon_s: float = SOON_S, *, is_shared: bool = False
     ) -> None:
-        self._settings, self._environment, self._begun, self._root = settings, environment, begun, root
-        self._soon_s = soon_s
-        self._service: Future[Service] = Future()
+        self._service, self._root, self._soon_s, self._is_shared = service, root, soon_s, is_shared
         self._latest: ClientRun | None = None
-        self._later: dict[int, list[Answer]] = {}  # by run (its id()), what was not there soon and `wait` answers
-        self._listening: dict[int, int] = {}  # by run, requests that wait for one
+        self._later: dict[ClientRun, list[Answer]] = {}  # what was not there soon, and `wait` answers
+        self._listening: dict[ClientRun, int] = {}  # requests that wait for one
+        self._used: dict[ClientRun, float] = {}  # that are not over, and when one was asked for (monotonic clock, s)
 
-    @contextlib.contextmanager
-    def serving(self) -> "Iterator[Server[Any]]":
-        """The server. What takes seconds to import is imported behind it; its runs end with the block."""
+    def server(self) -> "Server[Any]":
+        """The server, for any transport."""
         from mcp.server.lowlevel import Server
 
-        with contextlib.ExitStack() as held:
-            preparing = threading.Thread(target=self._prepare, args=[held], name="service", daemon=True)
-            preparing.start()
-            try:
-                yield Server(
-                    "kerneltune",
-                    version=version("kerneltune"),
-                    instructions=INSTRUCTIONS,
-                    on_list_tools=self._listed,
-                    on_call_tool=self._called,
-                    on_list_resource_templates=self._templates,
-                    on_list_resources=self._resources,
-                    on_read_resource=self._read,
-                    on_list_prompts=self._prompts,
-                    on_get_prompt=self._prompt,
-                )
-            finally:
-                preparing.join()
-                if self._service.exception() is None:  # a client that goes ends a server that takes more than 2 s
-                    self._service.result().give_up()
-
-    def _prepare(self, held: contextlib.ExitStack) -> None:
-        try:
-            from kerneltune.agent.commands.service import Service
-
-            self._service.set_result(held.enter_context(Service(self._settings, self._environment, self._begun)))
-        except BaseException as error:  # noqa: BLE001 - each call is told
-            self._service.set_exception(error)
+        return Server(
+            "kerneltune",
+            version=version("kerneltune"),
+            instructions=INSTRUCTIONS,
+            on_list_tools=self._listed,
+            on_call_tool=self._called,
+            on_list_resource_templates=self._templates,
+            on_list_resources=self._resources,
+            on_read_resource=self._read,
+            on_list_prompts=self._prompts,
+            on_get_prompt=self._prompt,
+        )
 
     # What is listed
 
@@ -319,7 +330,7 @@ class AgentTools:
         try:
             if found is None:
                 raise UsageError(f"no resource {uri!r:.200}; there are {HISTORY} and {BEST}")
-            run = await self._run({"run": found[1]})
+            run = await self._run(ctx, {"run": found[1]})
         except KerneltuneError as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from error
         if found[2] == "best":
@@ -379,32 +390,43 @@ class AgentTools:
         wanted = _checked(StartArguments, arguments)
         if (wanted.task is None) == (wanted.resume is None):
             raise UsageError("give either `task` or `resume`")
+        service, author = await self._ready(ctx), f"mcp:{_client(ctx)}"
         settings = replace(
-            self._settings,
+            service.settings,
             language=wanted.language,
-            from_=self._inside(wanted.begin_with or "", (".py", ".ptx")),
+            from_=self._beginning(wanted.begin_with or ""),
             max_attempts=wanted.max_attempts or (None if wanted.resume else MOST_ATTEMPTS),
             max_time_s=wanted.max_time_s,
         )
-        service, author = await self._ready(ctx), f"mcp:{_client(ctx)}"
         if wanted.resume is not None:
             run = service.resume(wanted.resume, author, settings)
         else:
-            run = service.start(self._inside(wanted.task or "", (".py",)), author, settings)
-        self._latest = run
+            run = service.start(self._task(wanted.task or ""), author, settings)
+        self._latest, self._used[run] = run, time.monotonic()
+        if self._is_shared:  # before it has a name nobody could ask for it
+            await _told(ctx, run.opening, lambda: run.doing, math.inf)
         return await self._opened(ctx, run)
 
-    def _inside(self, name: str, suffixes: tuple[str, ...]) -> str:
-        """A name, or a path that leads to the root or below. Raises UsageError for one that does not."""
+    def _task(self, name: str) -> str:
+        """What names a task. Raises UsageError for a file elsewhere."""
+        return name if name.isidentifier() else self._inside(name)
+
+    def _beginning(self, name: str) -> str:
+        """What names a start. Raises UsageError for a file elsewhere."""
         path = Path(os.path.expanduser(name))
-        if path.suffix not in suffixes:
-            return name
-        if not leads_within(self._root, self._root / path):
+        return self._inside(name) if path.suffix in (".py", ".ptx") or path.is_file() else name
+
+    def _inside(self, name: str) -> str:
+        """The path of a file that lies in the root or below. Raises UsageError for another."""
+        if self._root is None:
+            raise UsageError(f"{name!r:.200}: this server takes no files; `tasks` lists the built-in tasks")
+        path = self._root / os.path.expanduser(name)
+        if "\0" in name or not leads_within(self._root, path):
             raise UsageError(f"{name!r:.200} is not below {self._root}, where this server takes files from")
-        return str(self._root / path)
+        return str(path)
 
     def _handed_back(self, run: "ClientRun", later: Answer) -> Outcome:
-        self._later.setdefault(id(run), []).append(later)
+        self._later.setdefault(run, []).append(later)
         return Outcome(state="running", text=f"{run.doing}; call `wait` for the result", run=run.run_id or None)
 
     async def _opened(self, ctx: Context, run: "ClientRun") -> Outcome:
@@ -414,13 +436,13 @@ class AgentTools:
         return Outcome(text=f"{text}\n\nThis is run {run.run_id}.", run=run.run_id)
 
     async def _call(self, name: str, ctx: Context, arguments: Arguments) -> Outcome:
-        run = await self._run(arguments)
+        run = await self._run(ctx, arguments)
         made = run.call(name, {key: value for key, value in arguments.items() if key != "run"})
         return await self._answer(ctx, run, made)
 
     async def _wait(self, ctx: Context, arguments: Arguments) -> Outcome:
-        run = await self._run(_checked(OfRun, arguments).model_dump())
-        if later := self._later.get(id(run)):
+        run = await self._run(ctx, _checked(OfRun, arguments).model_dump())
+        if later := self._later.get(run):
             return await later.pop(0)(ctx)
         if run.outcome.done():
             return self._ended(run)
@@ -443,7 +465,7 @@ class AgentTools:
 
     async def _show(self, ctx: Context, arguments: Arguments) -> Outcome:
         wanted = _checked(ShowArguments, arguments)
-        run = await self._run(wanted.model_dump())
+        run = await self._run(ctx, wanted.model_dump())
         state = run.state
         if wanted.attempt is not None:
             attempt = state.row(f"{run.run_id}/{wanted.attempt}")
@@ -462,7 +484,7 @@ class AgentTools:
         )
 
     async def _finish(self, ctx: Context, arguments: Arguments) -> Outcome:
-        run = await self._run(_checked(OfRun, arguments).model_dump())
+        run = await self._run(ctx, _checked(OfRun, arguments).model_dump())
         run.stop()
         return await self._end(ctx, run)
 
@@ -486,27 +508,37 @@ class AgentTools:
         await _told(ctx, self._service, lambda: "starting", math.inf)
         return self._service.result()
 
-    async def _run(self, arguments: Arguments) -> "ClientRun":
+    async def _run(self, ctx: Context, arguments: Arguments) -> "ClientRun":
         """The run that is meant. Raises UsageError."""
         named = arguments.get("run")
-        if named is None and self._latest is not None:
-            return self._latest
-        if named is None or not self._service.done():
-            raise UsageError("no run was started here yet; call `start`")
-        return self._service.result().find(str(named))
+        if named is None and (self._is_shared or self._latest is None):
+            raise UsageError("say which `run`" if self._is_shared else "no run was started here yet; call `start`")
+        run = self._latest if named is None else (await self._ready(ctx)).find(str(named))
+        assert run is not None
+        self._used[run] = time.monotonic()
+        return run
+
+    def end_idle(self, after_s: float) -> None:
+        """End the runs that nobody has asked for in so many seconds."""
+        now_s = time.monotonic()
+        for run, used_s in list(self._used.items()):
+            if run.outcome.done():
+                del self._used[run]
+            elif now_s - used_s > after_s and not self._listening.get(run):
+                run.stop()
 
     async def _soon(self, ctx: Context, run: "ClientRun", awaited: "Future[Any]") -> bool:
         """Whether it is done within `soon_s`. A request that is cancelled gives up what the run has under way, unless
         another waits for it."""
-        self._listening[id(run)] = self._listening.get(id(run), 0) + 1
+        self._listening[run] = self._listening.get(run, 0) + 1
         try:
             return await _told(ctx, awaited, lambda: run.doing, self._soon_s)
         except asyncio.CancelledError:
-            if self._listening[id(run)] == 1:
+            if self._listening[run] == 1:
                 run.controls.skip()
             raise
         finally:
-            self._listening[id(run)] -= 1
+            self._listening[run] -= 1
 
 
 async def _told(ctx: Context, awaited: "Future[Any]", doing: Callable[[], str], most_s: float) -> bool:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from kerneltune.agent.attempt import StopReason
-from kerneltune.agent.commands.mcp import AgentTools
+from kerneltune.agent.commands.mcp import AgentTools, prepared
+from kerneltune.agent.commands.service import Service
 from kerneltune.agent.events import RunEnded
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Settings
@@ -52,19 +54,15 @@ def begun() -> Iterator[workers.Workers]:
         yield begun
 
 
-def tools_of(begun: workers.Workers, folder: Path, soon_s: float = 120.0) -> AgentTools:
-    return AgentTools(Settings(runs_dir=folder / "runs"), NOBODY, begun, folder, soon_s)
-
-
-def told(tools: AgentTools, story: Story) -> None:
+def told(begun: workers.Workers, folder: Path, story: Story, soon_s: float = 120.0) -> None:
     """Let an agent tell its story on a server of its own in this process."""
 
-    async def tell() -> None:
-        with tools.serving() as server:
-            async with Client(server) as agent:
-                await story(agent)
+    async def tell(service: "Future[Service]") -> None:
+        async with Client(AgentTools(service, folder, soon_s).server()) as agent:
+            await story(agent)
 
-    asyncio.run(tell())
+    with prepared(Settings(runs_dir=folder / "runs"), NOBODY, begun) as service:
+        asyncio.run(tell(service))
 
 
 async def call(agent: Client, name: str, **arguments: Any) -> dict[str, Any]:
@@ -129,7 +127,7 @@ def test_what_is_edited_on_disk_changes_no_verdict(begun: workers.Workers, tmp_p
         assert shown["attempt"]["status"] == "wrong"
         assert "best" not in await call(agent, "finish")
 
-    told(tools_of(begun, tmp_path), story)
+    told(begun, tmp_path, story)
 
 
 def test_a_call_under_way_is_handed_back_and_waited_for(begun: workers.Workers, tmp_path: Path) -> None:
@@ -149,7 +147,7 @@ def test_a_call_under_way_is_handed_back_and_waited_for(begun: workers.Workers, 
             done += [answer] if answer["state"] == "done" else []
         return done
 
-    told(tools_of(begun, tmp_path, soon_s=0.02), story)
+    told(begun, tmp_path, story, soon_s=0.02)
 
 
 def test_a_call_that_is_cancelled_gives_up_what_it_had_under_way(begun: workers.Workers, tmp_path: Path) -> None:
@@ -162,7 +160,7 @@ def test_a_call_that_is_cancelled_gives_up_what_it_had_under_way(begun: workers.
         assert (await call(agent, "bench", attempt=2))["attempt"]["status"] == "checked"
         assert "there is no attempt 1" in (await call(agent, "bench", attempt=1))["text"]
 
-    told(tools_of(begun, tmp_path), story)
+    told(begun, tmp_path, story)
 
 
 def test_what_cannot_be_meant_is_said_and_harms_nothing(begun: workers.Workers, tmp_path: Path) -> None:
@@ -172,6 +170,8 @@ def test_what_cannot_be_meant_is_said_and_harms_nothing(begun: workers.Workers, 
             (call(agent, "start", task="softmaxx"), "did you mean softmax"),
             (call(agent, "start", task="../secret.py"), "is not below"),
             (call(agent, "start", task="out.py"), "is not below"),
+            (call(agent, "start", task="/etc/passwd"), "is not below"),
+            (call(agent, "start", task="softmax", begin_with="/etc/passwd"), "is not below"),
             (call(agent, "start", task="softmax", begin_with="~/kernel.py"), "is not below"),
             (call(agent, "start", task="softmax", max_attempts=0), "max_attempts"),
             (call(agent, "start"), "either `task` or `resume`"),
@@ -188,7 +188,7 @@ def test_what_cannot_be_meant_is_said_and_harms_nothing(begun: workers.Workers, 
         assert "source" in (await call(agent, "update", rationale="", source=7))["text"]
         assert "no attempt" in (await call(agent, "bench", attempt=10**30))["text"]
 
-    told(tools_of(begun, tmp_path), story)
+    told(begun, tmp_path, story)
 
 
 def test_a_run_whose_server_was_killed_goes_on_from_another_client(begun: workers.Workers, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_run_whose_server_was_killed_goes_on_from_another_client(begun: worker
         await call(agent, "finish")
 
     asyncio.run(first())
-    told(tools_of(begun, tmp_path), second)
+    told(begun, tmp_path, second)
     with Store.open(tmp_path / "runs") as store:
         assert [a.judged.status for a in store.attempts(started["run"])] == ["wrong", "checked"]
 
@@ -234,10 +234,10 @@ def test_when_a_client_goes_its_best_is_on_disk_and_what_was_not_benched_waits(
         assert (await call(agent, "wait"))["text"] == "nothing is under way"
         assert (await call(agent, "show", attempt=2))["attempt"]["status"] == "wrong"
 
-    told(tools_of(begun, tmp_path), goes)
+    told(begun, tmp_path, goes)
     folder = tmp_path / "runs" / started["run"]
     assert RIGHT.strip() in (folder / "best.py").read_text()
     with Store.open(tmp_path / "runs") as store:
         (ended,) = [e for e in store.load_events(started["run"]) if isinstance(e, RunEnded)]
         assert (ended.why, ended.attempts) == (StopReason.INTERRUPTED, 1)
-    told(tools_of(begun, tmp_path), comes_back)
+    told(begun, tmp_path, comes_back)
