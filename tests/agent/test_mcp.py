@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
 
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.commands.mcp import AgentTools, prepared
@@ -24,6 +26,7 @@ from kerneltune.agent.settings import Environment, Settings
 from kerneltune.tools.sandbox import workers
 from tests import shared_fork_server
 from tests.agent.shell import SOFTMAX, command, env, optimize
+from tests.agent.test_serve import served
 
 RIGHT = """
 import torch, triton, triton.language as tl
@@ -241,3 +244,31 @@ def test_when_a_client_goes_its_best_is_on_disk_and_what_was_not_benched_waits(
         (ended,) = [e for e in store.load_events(started["run"]) if isinstance(e, RunEnded)]
         assert (ended.why, ended.attempts) == (StopReason.INTERRUPTED, 1)
     told(begun, tmp_path, comes_back)
+
+
+def test_two_agents_share_a_service_over_http_and_each_names_its_run(tmp_path: Path) -> None:
+    async def agent_at(path: Path, story: Story) -> None:
+        async with (
+            httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(path)), timeout=100) as http,
+            Client(streamable_http_client("http://service/mcp", http_client=http)) as agent,
+        ):
+            await story(agent)
+
+    runs: list[str] = []
+
+    async def story(agent: Client) -> None:
+        runs.append(run := (await call(agent, "start", task="softmax"))["run"])
+        assert "`run`" in (await call(agent, "update", rationale="divides", source=RIGHT))["text"]
+        await call(agent, "update", run=run, rationale="divides", source=RIGHT)
+        assert (await call(agent, "bench", run=run, attempt=1))["attempt"]["status"] == "checked"
+        assert "takes no files" in (await call(agent, "start", task="/etc/passwd"))["text"]
+        assert (await call(agent, "finish", run=run))["best"]["number"] == 1
+
+    async def both(path: Path) -> None:
+        await asyncio.gather(agent_at(path, story), agent_at(path, story))
+
+    with served(tmp_path) as service:
+        asyncio.run(both(service.path))
+    assert len(set(runs)) == 2
+    with Store.open(tmp_path / "runs") as store:
+        assert [store.load_run(run).author for run in runs] == ["mcp:mcp", "mcp:mcp"]
