@@ -53,6 +53,11 @@ def missing_for_export() -> list[str]:
     return [name for name in ("orjson", "pyarrow", "rensa") if util.find_spec(name) is None]
 
 
+def service_socket(runs_dir: Path) -> Path:
+    """Where the service of these runs listens, if there is one and it was told no other place."""
+    return runs_dir / "service" / "optimize.sock"
+
+
 def require_record(runs_dir: Path) -> None:
     """Raise UsageError where nothing is stored: opening a record would make an empty one."""
     if not (runs_dir / DATABASE).is_file():

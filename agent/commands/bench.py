@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, TextIO
 from cyclopts import App, Parameter, Token, UnknownOptionError
 
 from kerneltune.agent.attempt import Attempt, Controls, GivenFile, Limits, Proposal, StopReason, rank_order, tiers_for
-from kerneltune.agent.commands import Arch, AsLines, Counters, RunsDir, Task, Tier, Unsandboxed, Width
+from kerneltune.agent.commands import (
+    Arch,
+    AsLines,
+    Counters,
+    RunsDir,
+    Task,
+    Tier,
+    Unsandboxed,
+    Width,
+    service_socket,
+)
 from kerneltune.agent.events import (
     AttemptEvent,
     Event,
@@ -33,9 +43,9 @@ from kerneltune.agent.events import (
 from kerneltune.agent.record.folder import ReceiptBook, alive, receipt_path
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.output import LineWriter, choose_view, print_note
-from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, shell_word
-from kerneltune.tools.schema.errors import UsageError
+from kerneltune.agent.view.output import LineWriter, choose_view, print_note, say
+from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, shell_word
+from kerneltune.tools.schema.errors import UsageError, WorkerError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.schema.verdict import Tier as VerdictTier
@@ -79,6 +89,7 @@ def bench(
     no_store: Annotated[bool, Parameter(help="Keep neither record nor receipts.", negative="")] = False,
     json: AsLines = False,
     plain: Annotated[bool, Parameter(help="Progress as lines, no colour.", negative="")] = False,
+    service: Annotated[bool, Parameter(help="Have a running `optimize serve` judge, if there is one.")] = True,
     allow_unsandboxed: Unsandboxed = None,
 ) -> int:
     """Check and time existing kernel files.
@@ -90,11 +101,84 @@ def bench(
     _refuse_misspelt_flags(files)
     settings = chosen_settings(locals())
     from kerneltune.tools.sandbox import workers
-    from kerneltune.tools.task.load import find_task
+    from kerneltune.tools.task.load import builtin_names, find_task
 
-    task_file = find_task(task)
+    task_file, socket, candidates = find_task(task), service_socket(settings.runs_dir), None
+    if service and not no_store and socket.is_socket() and _is_for_any(settings):
+        candidates = read_candidates(files)
+        name = task if task in builtin_names() else str(task_file.path.resolve())
+        if (code := _through_service(socket, name, candidates, settings, json=json, plain=plain)) is not None:
+            return code
     with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as begun:
-        return _bench(task_file, read_candidates(files), settings, begun, json=json, plain=plain, store=not no_store)
+        candidates = candidates or read_candidates(files)
+        return _bench(task_file, candidates, settings, begun, json=json, plain=plain, store=not no_store)
+
+
+def _is_for_any(settings: Settings) -> bool:
+    """Whether nothing is asked for that a service may have otherwise."""
+    of_its_own = (settings.arch, settings.width, settings.gpu_memory_gib)
+    return not (settings.counters or settings.allow_unsandboxed or any(of_its_own))
+
+
+def _through_service(
+    socket: Path, task: str, candidates: "Sequence[Candidate]", settings: Settings, *, json: bool, plain: bool
+) -> int | None:
+    """Have the service that listens there judge; None where it does not, of which a person is told the reason. Raises
+    WorkerError when it ends on the way."""
+    import httpx2
+
+    asked = {"task": task, "sources": {c.name: c.source for c in candidates}, "tier": settings.tier, "client": "bench"}
+    transport = httpx2.HTTPTransport(uds=str(socket))
+    limits = httpx2.Timeout(5.0, read=None)
+    try:
+        with httpx2.Client(transport=transport, base_url="http://service", timeout=limits) as client:
+            about = client.get("/health").json()
+            its = f"the service, process {about.get('pid')}"
+            if why := _why_not(about, candidates):
+                say(f"… judged here, not by {its}: {why}")
+                return None
+            with client.stream("POST", "/bench", json=asked) as answer:
+                if answer.status_code != 200:
+                    say(one_line(f"… judged here, not by {its}: {parsed(answer.read().decode()).get('error')}", 500))
+                    return None
+                say(f"… judged by {its}; --no-service judges here")
+                view = _view(len(candidates), json=json, plain=plain)
+                return _told(answer.iter_lines(), view, settings.runs_dir, json=json)
+    except httpx2.ConnectError:
+        return None  # a socket that a dead one has left
+    except httpx2.TransportError as error:
+        raise WorkerError(f"the service is gone ({error}); what it had judged is stored") from error
+
+
+def _why_not(about: dict[str, Json], candidates: "Sequence[Candidate]") -> str:
+    """Why a service does not judge in the place of this command; "" where it may."""
+    from kerneltune.tools.schema.verdict import evaluator_sha256
+
+    if about.get("evaluator") != evaluator_sha256():
+        return "it is of another version" if about.get("evaluator") else f"it says: {about.get('error')}"
+    return "one of the files is no text" if any(c.problem for c in candidates) else ""
+
+
+def _told(lines: Iterable[str], view: "FilesView", runs_dir: Path, *, json: bool) -> int:
+    """Show what a service says of each file: as it does, or what the record has by then."""
+    from kerneltune.agent.record.store import Store
+
+    after, accepted = 0, False
+    with Store.open(runs_dir, to_look=True) as store:
+        for line in lines:
+            told = parsed(line)
+            if told["type"] == "error":
+                raise WorkerError(f"the service failed: {told['error']}")
+            accepted = told.get("accepted") == told.get("files")
+            if json:
+                print(line, flush=True)
+                continue
+            run_id = told.get("run_id") or str(told["attempt_id"]).rpartition("/")[0]
+            view.folder = runs_dir / run_id
+            after, events = store.later_events(run_id, after)
+            for event in events:
+                view(event)
+    return int(not accepted)
 
 
 def _bench(
@@ -113,16 +197,18 @@ def _bench(
 
     if not candidates:
         raise UsageError("give at least one FILE, a folder, or - for stdin")
-    here = environment()
-    out, err = (choose_view(here, is_terminal=s.isatty(), plain=plain) for s in (sys.stdout, sys.stderr))
-    view = FilesView(
-        sys.stdout, sys.stderr, json=json, colour=out.colour, live=err.kind == "live", total=len(candidates)
-    )
+    view = _view(len(candidates), json=json, plain=plain)
     with contextlib.ExitStack() as stack:
         kept = stack.enter_context(Store.open(settings.runs_dir)) if store else None
         shop = stack.enter_context(workshop(settings, print_note, begun))
         patience = Patience(first_tier=settings.tier or "judged")
         return bench_opened(stack.enter_context(session(shop, task_file, patience)), candidates, settings, view, kept)
+
+
+def _view(total: int, *, json: bool, plain: bool) -> "FilesView":
+    here = environment()
+    out, err = (choose_view(here, is_terminal=s.isatty(), plain=plain) for s in (sys.stdout, sys.stderr))
+    return FilesView(sys.stdout, sys.stderr, json=json, colour=out.colour, live=err.kind == "live", total=total)
 
 
 def _refuse_misspelt_flags(words: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import io
 import json
+import os
 import secrets
 import signal
 import socket
@@ -30,6 +31,7 @@ from typing import Any, Literal, TextIO, TypeVar, cast
 import uvicorn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -52,6 +54,7 @@ from kerneltune.agent.view.output import RUN_SCHEMA_VERSION, say
 from kerneltune.agent.view.text import plural
 from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, plain
 from kerneltune.tools.schema.errors import KerneltuneError, StoreError, TaskError, Unfit, UsageError
+from kerneltune.tools.schema.verdict import evaluator_sha256
 from kerneltune.tools.task.load import builtin_names
 
 MOST_CONNECTIONS = 512
@@ -204,7 +207,7 @@ class HttpServer:
         self.sessions: dict[str, ClientSession] = {}
         self.requests: Counter[int] = Counter()  # by status
         self.verdicts: Counter[str] = Counter()  # that clients were told, by status
-        self._began_s = time.monotonic()
+        self._began_s, self._evaluator = time.monotonic(), evaluator_sha256()  # of the sources that are loaded
         self._evaluations: dict[str, asyncio.Task[dict[str, Json]]] = {}  # of KernelGYM's clients, by their names
         self._evaluating = asyncio.Semaphore(MOST_RUNS // 2)
         self._agents: AgentTools | None = None
@@ -229,7 +232,7 @@ class HttpServer:
         """The ASGI application."""
         routes = [Route(one.path, getattr(self, one.handler), methods=[one.method]) for one in ENDPOINTS]
         routes += more
-        kinds = (HttpError, Gone, ClientDisconnect, KerneltuneError, Exception)
+        kinds = (HTTPException, HttpError, Gone, ClientDisconnect, KerneltuneError, Exception)
         inner = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _refusal))
 
         async def outer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -257,15 +260,17 @@ class HttpServer:
 
     async def health(self, _: Request) -> Response:
         """Say that the service is there, and whether it can judge."""
-        shop = self.service.shop
-        if shop.done() and (error := shop.exception()) is not None:
+        started = self.service.shop
+        if started.done() and (error := started.exception()) is not None:
             return JSONResponse({"status": "failed", "error": one_line(str(error), 500)}, 503)
-        gpu = shop.result().gpu if shop.done() else None
+        shop = started.result() if started.done() else None
         return JSONResponse(
             {
-                "status": "healthy" if shop.done() else "starting",
+                "status": "healthy" if shop else "starting",
                 "version": metadata.version("kerneltune"),
-                "gpu": gpu.name if gpu else None,
+                "evaluator": self._evaluator,
+                "gpu": shop.gpu.name if shop and shop.gpu else None,
+                "pid": os.getpid(),
                 "uptime_s": round(time.monotonic() - self._began_s, 3),
             }
         )
@@ -651,6 +656,8 @@ async def _refusal(_: Request, error: Exception) -> Response:
     """Say what went wrong. What nobody expected is told on stderr, too."""
     if isinstance(error, Gone | ClientDisconnect):
         return Response(status_code=499)  # which nobody reads
+    if isinstance(error, HTTPException):  # no such path, or not by this method
+        return _error(error.status_code, error.detail, error.headers or {})
     if isinstance(error, HttpError):
         return _error(error.status, str(error), {"connection": "close"} if error.status in (408, 413) else {})
     if not isinstance(error, KerneltuneError):

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from kerneltune.agent.commands import Arch, RunsDir, Unsandboxed, Width
+from kerneltune.agent.commands import Arch, RunsDir, Unsandboxed, Width, service_socket
 from kerneltune.agent.settings import chosen_settings, environment
 from kerneltune.tools.schema.codec import one_line, read_file
 from kerneltune.tools.schema.errors import Unfit, UsageError
@@ -68,7 +68,7 @@ def serve(
         raise UsageError("--token-file is for --listen; a Unix socket is for its owner alone")
     if root is not None and not root.is_dir():
         raise UsageError(f"--root {root}: no such folder")
-    path = socket or settings.runs_dir / "service" / "optimize.sock"
+    path = socket or service_socket(settings.runs_dir)
     token, made = _token(token_file, here.token, listen) if listen is not None else ("", False)
     with _on_tcp(listen) if listen is not None else _on_unix(path) as listening:
         from kerneltune.tools.sandbox import workers

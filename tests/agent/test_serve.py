@@ -200,6 +200,26 @@ def test_a_bench_answers_as_the_command_does_and_the_same_plans_are_judged_once(
     assert repeated["receipt"]["evidence"]["reused"] is True
 
 
+def test_optimize_bench_has_a_running_service_judge_and_shows_it_as_ever(service: Served) -> None:
+    (service.folder / "tasks" / "own.py").write_text(REFERENCE)
+    (service.folder / "right.py").write_text(RIGHT)
+    (service.folder / "wrong.py").write_text(OVERFLOWS)
+    words = ("bench", "right.py", "wrong.py", "--task", "tasks/own.py")
+    shown = optimize(*words, cwd=service.folder)
+    assert shown.returncode == 1
+    assert f"… judged by the service, process {service.pid}; --no-service judges here" in shown.stderr
+    lines = shown.stdout.splitlines()
+    assert [line.split()[1:4] for line in lines[:2]] == [["checked", "#1", "right.py"], ["wrong", "#2", "wrong.py"]]
+    run_id = lines[-1].split()[3].rstrip(";")
+    assert (service.folder / "runs" / run_id / "receipts" / "1.json").is_file()
+    told = optimize(*words, "--json", cwd=service.folder)
+    assert [json.loads(line)["type"] for line in told.stdout.splitlines()] == ["judged_file"] * 2 + ["bench_summary"]
+    (service.folder / "other.py").write_text(REFERENCE)
+    here = optimize("bench", "wrong.py", "--task", "other.py", cwd=service.folder)
+    assert (here.returncode, "judged here, not by the service" in here.stderr) == (1, True)
+    assert "no task" in here.stderr
+
+
 def test_a_client_that_goes_away_frees_its_place_and_limits_are_a_session_s_own(service: Served) -> None:
     session = service.begin(limits={"trace_s": 30.0})
     with pytest.raises(httpx2.TimeoutException):
