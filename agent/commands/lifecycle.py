@@ -832,8 +832,7 @@ def _drive(started: Started) -> RunOutcome:
         why = StopReason.INTERRUPTED
     except LlmError as error:
         emit(Warned(event.run_id, str(error)))
-        refused = isinstance(error, KeyRejected | OutOfCredit | NoSuchModel)
-        why = StopReason.NO_ACCESS if refused else StopReason.MODEL_ERROR
+        why = refusal(error)
     except GpuLost as error:
         way = f"once `optimize doctor` finds it again, `optimize --resume {shell_word(event.run_id)}` goes on"
         raise GpuLost(f"{error}. All verdicts so far are stored; {way}") from error
@@ -849,6 +848,12 @@ def _drive(started: Started) -> RunOutcome:
         finally:
             tracker.emit(ended(tracker, why, round(controls.clock_s - begun_s, 3), path))
     return RunOutcome(event.run_id, event.task, why, leader, path)
+
+
+def refusal(error: LlmError) -> StopReason:
+    """Why a run ends whose model failed so."""
+    refused = isinstance(error, KeyRejected | OutOfCredit | NoSuchModel)
+    return StopReason.NO_ACCESS if refused else StopReason.MODEL_ERROR
 
 
 def _raised(before: Limits, after: Limits) -> str:

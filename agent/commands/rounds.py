@@ -13,7 +13,7 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kerneltune.agent.attempt import Attempt, StopReason
@@ -23,12 +23,13 @@ from kerneltune.agent.commands.lifecycle import (
     budgeted,
     manner_of,
     named,
-    require_price,
+    refusal,
     resume_opened,
     run_opened,
 )
 from kerneltune.agent.commands.session import Session, Workshop, session
-from kerneltune.agent.events import Event, RunEnded, RunResumed, RunStarted, attempts_of
+from kerneltune.agent.events import Event, RunEnded, RunResumed, RunStarted, Warned, attempts_of
+from kerneltune.agent.models.types import LlmError
 from kerneltune.agent.record.folder import folder_of, process_of
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.record.trajectory import ending
@@ -255,13 +256,14 @@ class SuiteWork:
         reason of an author that no longer answers, or None. Raises KeyboardInterrupt between runs, GpuLost."""
         with self._held:
             while (at := self.next_run()) is not None:
-                if (opened := self._open(self.wanted[at].task)) is None:
-                    continue
-                why = self._turn(at, opened)
-                if why is StopReason.INTERRUPTED:
-                    return why
+                self.view.begin(self.state(at))
+                opened = self._open(self.wanted[at])
+                why = self._turn(at, opened) if opened else None
                 if why in (StopReason.MODEL_ERROR, StopReason.NO_ACCESS):
                     self.lost[self.wanted[at].author] = why
+                self.view.end(self.state(at))
+                if why is StopReason.INTERRUPTED:
+                    return why
         return next(iter(self.lost.values()), None)
 
     def next_run(self) -> int | None:
@@ -342,8 +344,9 @@ class SuiteWork:
 
     # One turn
 
-    def _open(self, task: TaskFile) -> Session | None:
-        """The task, opened, or still open; None where it cannot be, which is noted."""
+    def _open(self, run: SuiteRun) -> Session | None:
+        """Its task, opened, or still open; None where it cannot be, which is noted."""
+        task = run.task
         if self._opened is None or self._opened.file is not task:
             self._opened = None
             self._held.close()
@@ -352,6 +355,7 @@ class SuiteWork:
                 self._opened = self._held.enter_context(session(self.shop, task))
             except TaskError as error:
                 self.problems[task.sha256] = str(error)
+                self.view(Warned("", f"{run.label} cannot be opened: {error}"))
             self.opening_s += time.monotonic()
         else:
             self.opening_s = 0.0
@@ -359,19 +363,20 @@ class SuiteWork:
 
     def _turn(self, at: int, opened: Session) -> StopReason:
         """Let a run go on for its share; why that ended."""
-        settings, run_id = self._limits(at, self.opening_s), self.progress[at].run_id
-        self.view.begin(self.state(at))
-        with contextlib.closing(
-            named(self.wanted[at].author, f"optimize suite, {self.name}", settings, self.environment)
-        ) as author:
-            require_price(author, settings)
+        name, run_id = self.wanted[at].author, self.progress[at].run_id
+        settings = settings_of(name, self.authors, self._limits(at, self.opening_s))
+        try:
+            author = named(name, f"suite {self.name}", settings, self.environment)
+        except LlmError as error:
+            self.view(Warned("", str(error)))
+            return refusal(error)
+        with contextlib.closing(author):
             if run_id is None:
                 make = functools.partial(run_opened, opened, author, settings, self.store, self.view, suite=self.name)
             else:
                 make = functools.partial(resume_opened, opened, run_id, author, settings, self.store, self.view)
             outcome = make()
         self.progress[at] = progress_of(self.store, outcome.run_id)
-        self.view.end(self.state(at))
         return outcome.why
 
     def state(self, at: int | None) -> SuiteState:
@@ -383,6 +388,13 @@ class SuiteWork:
         step = 1.0 / (len(rows) * (1 if all(share.is_whole for share in self.shares.values()) else ROUNDS))
         gpu = self.shop.place.gpu
         return SuiteState(self.name, gpu, rows, self.began, self._used_before, self.used, step, at)
+
+
+def settings_of(author: str, authors: Collection[str], settings: Settings) -> Settings:
+    """The settings of one of several authors. --base-url is the server of `chat:` models where there are some: another
+    provider's key does not go there."""
+    is_theirs = author.startswith("chat:") or not any(one.startswith("chat:") for one in authors)
+    return settings if is_theirs and not author.startswith("scripted:") else replace(settings, base_url="")
 
 
 def fixed(settings: Settings) -> Settings:

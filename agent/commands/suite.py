@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kerneltune.tools.task.folder import FoundTasks, LeftOut
 
 SCHEMA_VERSION = 1
+TASKS = "tasks"  # the folder, beside the runs', of task files that are made of kernel definitions
 _MOST_RUNS = 10_000
 _KS = (1, 2, 5, 10, 20, 50, 100)  # of pass@k, as far as there are samples
 _MOST_TOLD, _MOST_REASONS = 3, 8  # names of files that were left out, for each reason
@@ -141,7 +142,7 @@ def run_suite(asked: Asked, settings: Settings, *, json: bool, plain: bool) -> i
         raise UsageError("which tasks? Give builtin, names of built-in tasks, task files or folders of them")
     here, settings, began = environment(), fixed(settings), time.time()
     choice = choose_view(here, is_terminal=can_show_screen(sys.stderr), json=json, plain=plain)
-    name, found = suite_name(asked), find_tasks(asked.paths)
+    name, found = suite_name(asked), find_tasks(asked.paths, settings.runs_dir / TASKS)
     for told in left_out_in_words(found.left_out):
         say(f"left out: {told}")
     with ExitStack() as held:
@@ -207,7 +208,7 @@ def left_out_in_words(left_out: "Sequence[LeftOut]") -> list[str]:
     """What was left out, a line for each reason, bounded whatever a folder holds."""
     by_reason: dict[str, list[str]] = {}
     for one in left_out:
-        by_reason.setdefault(one.why, []).append(Path(one.path).name)
+        by_reason.setdefault(one.why, []).append("/".join(Path(one.path).parts[-2:]))
     told = [
         f"{', '.join(names[:_MOST_TOLD])}{f' and {len(names) - _MOST_TOLD} more' * (len(names) > _MOST_TOLD)}: {why}"
         for why, names in by_reason.items()
@@ -220,10 +221,11 @@ def known_authors(asked: Asked, settings: Settings, here: Environment, store: "S
     """Each author as it calls itself, asked once, so that a wrong name or key shows before anything is stored. Two
     names of one author are one."""
     from kerneltune.agent.commands.lifecycle import named, require_price
+    from kerneltune.agent.commands.rounds import settings_of
 
     found: dict[str, Choice] = {}
     for one in asked.authors:
-        with closing(named(one, "", settings, here)) as author:
+        with closing(named(one, "", settings_of(one, asked.authors, settings), here)) as author:
             require_price(author, settings)
             if author.replayed:
                 store.find_run(author.replayed)

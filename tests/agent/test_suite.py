@@ -17,6 +17,8 @@ from kerneltune.agent.record.store import Store
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.task.folder import LeftOut
 from tests.agent import warm
+from tests.agent.models.server import LlmServer
+from tests.agent.models.story import Fault
 from tests.agent.shell import ROOT, SOFTMAX, command, env, optimize
 
 STORY = f"scripted:{ROOT / 'tests' / 'agent' / 'stories' / 'softmax.jsonl'}"
@@ -111,7 +113,7 @@ def test_its_json_has_each_event_once_and_ends_in_what_it_came_to(ran: Ran) -> N
     }
     assert [Path(one["path"]).name for one in last["left_out"]] == ["helper\x1b[2J.py"]
     assert "\x1b" not in ran.first.stderr
-    assert "left out: helper.py: no task file" in ran.first.stderr
+    assert "left out: tasks/helper.py: no task file" in ran.first.stderr
 
 
 def test_the_same_command_again_has_nothing_left_to_do(ran: Ran) -> None:
@@ -196,6 +198,25 @@ def test_samples_are_runs_of_their_own_and_make_pass_at_k(tmp_path: Path) -> Non
     assert passed == {k: {"value": 1.0, "low": pytest.approx(0.2065, abs=1e-4), "high": 1.0} for k in ("1", "2")}
 
 
+def test_an_author_that_no_longer_answers_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
+    tasks(tmp_path, "a1", "a2")
+    (tmp_path / "tasks" / "broken.py").write_text(Path(SOFTMAX).read_text().replace("torch.softmax", "torch.sofmax"))
+    story = [{"calls": [{"name": "update", "arguments": {"parent": None, "rationale": "rows", "source": RIGHT}}]}]
+    with LlmServer(story, "chat", faults={1: Fault("status", 401)}) as server:
+        done = optimize(
+            "suite", "tasks", "--authors", "chat:local,offline", "--base-url", server.url, "--max-attempts", "6",
+            "--json", cwd=tmp_path, more_env={"KERNELTUNE_API_KEY": server.key},
+        )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    last = told(done.stdout)[-1]
+    assert (last["subtype"], last["why"], last["unsolved"]) == ("error", "no_access", ["broken"])
+    assert list(last["not_opened"]) == ["broken"]
+    runs = {(run["task"], run["author"]): run for run in last["runs"]}
+    assert runs["a2", "chat:local"]["run_id"] is None
+    assert [runs[task, "offline"]["accepted"] for task in ("a1", "a2")] == [3, 2]
+    assert "the same command goes on: optimize suite tasks" in done.stderr.splitlines()[-1]
+
+
 # Before anything is started ------------------------------------------------------------------------------------------
 
 
@@ -236,7 +257,7 @@ def test_a_suite_is_named_after_its_paths(paths: tuple[str, ...], name: str) -> 
 
 def test_a_folder_of_other_things_is_told_in_few_lines() -> None:
     many = [LeftOut(f"/x/{number}.py", "no task") for number in range(9_000)]
-    assert left_out_in_words(many) == ["0.py, 1.py, 2.py and 8997 more: no task"]
+    assert left_out_in_words(many) == ["x/0.py, x/1.py, x/2.py and 8997 more: no task"]
     told = left_out_in_words([LeftOut(f"/x/{number}.py", f"line {number}") for number in range(9_000)])
     assert (len(told), told[-1]) == (9, "and files for 8992 other reasons")
 

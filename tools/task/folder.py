@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kerneltune.tools.schema.codec import leads_within, read_file
 from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.task.definition import workloads_beside, written_task
 from kerneltune.tools.task.load import TaskFile, builtin_tasks, find_task, read_task
 
 BUILTIN = "builtin"
@@ -41,13 +42,14 @@ class FoundTasks:
     left_out: tuple[LeftOut, ...] = ()
 
 
-def find_tasks(words: Sequence[str]) -> FoundTasks:
-    """The tasks that `builtin`, names of built-in tasks, files and folders mean. Raises TaskError for a word that is
-    none of these, a file that is no task, and where nothing is found."""
+def find_tasks(words: Sequence[str], written: Path) -> FoundTasks:
+    """The tasks that `builtin`, names of built-in tasks, files and folders mean; those that are made of kernel
+    definitions are `written` in that folder. Raises TaskError for a word that is none of these, a file that is no task,
+    and where nothing is found."""
     tasks: dict[str, TaskFile] = {}
     left_out: list[LeftOut] = []
     for word in words:
-        for found in _named(word):
+        for found in _named(word, written):
             if isinstance(found, LeftOut):
                 left_out.append(found)
             elif found.sha256 in tasks:
@@ -62,17 +64,17 @@ def find_tasks(words: Sequence[str]) -> FoundTasks:
     return FoundTasks(tuple(tasks.values()), tuple(left_out))
 
 
-def _named(word: str) -> Iterator[TaskFile | LeftOut]:
+def _named(word: str, written: Path) -> Iterator[TaskFile | LeftOut]:
     path = Path(word).expanduser()
     if word == BUILTIN:
         yield from builtin_tasks()
     elif path.is_dir():
-        yield from _in_folder(path)
+        yield from _in_folder(path, written)
     else:
         yield find_task(word)
 
 
-def _in_folder(folder: Path) -> Iterator[TaskFile | LeftOut]:
+def _in_folder(folder: Path, written: Path) -> Iterator[TaskFile | LeftOut]:
     for seen, path in enumerate(_files(folder)):
         if seen == MOST_FILES:
             yield LeftOut(str(folder), BOUND)
@@ -81,6 +83,8 @@ def _in_folder(folder: Path) -> Iterator[TaskFile | LeftOut]:
             yield path
         elif path.suffix == ".py":
             yield _read(folder, path)
+        elif path.suffix == ".json" and (workloads := workloads_beside(path)) is not None:
+            yield _made(folder, path, workloads, written)
 
 
 def _files(folder: Path) -> Iterator[Path | LeftOut]:
@@ -103,10 +107,8 @@ def _files(folder: Path) -> Iterator[Path | LeftOut]:
 
 def _counted(name: str) -> list[tuple[int, str]]:
     """A key under which numbers are compared as such."""
-    return [
-        (int(part), "") if part.isascii() and part.isdigit() else (-1, part)
-        for part in re.split(r"([0-9]{1,18})", name)
-    ]
+    parts = re.split(r"([0-9]{1,18})", name)
+    return [(int(part), "") if part.isascii() and part.isdigit() else (-1, part) for part in parts]
 
 
 def _read(folder: Path, path: Path) -> TaskFile | LeftOut:
@@ -117,9 +119,23 @@ def _read(folder: Path, path: Path) -> TaskFile | LeftOut:
             return LeftOut(str(path), NO_TASK)
         data = read_file(path, MOST_BYTES)
         return read_task(path) if all(part in data for part in _PARTS) else LeftOut(str(path), NO_TASK)
-    except OSError as error:
-        return LeftOut(str(path), f"cannot be read: {error.strerror}")
-    except (TaskError, RuntimeError) as error:  # RuntimeError: links in a circle
-        return LeftOut(
-            str(path), str(error).removeprefix(f"{path} ").removeprefix(f"{path}, ").removeprefix(f"{path}: ")
-        )
+    except (OSError, TaskError, RuntimeError) as error:
+        return _why(path, error)
+
+
+def _made(folder: Path, path: Path, workloads: Path, written: Path) -> TaskFile | LeftOut:
+    """The task that a kernel definition is."""
+    try:
+        if not (leads_within(folder, path) and leads_within(folder, workloads) and path.is_file()):
+            return LeftOut(str(path), OUTSIDE)
+        return read_task(written_task(path, workloads, written))
+    except (OSError, TaskError, RuntimeError) as error:
+        return _why(path, error)
+
+
+def _why(path: Path, error: OSError | TaskError | RuntimeError) -> LeftOut:
+    match error:
+        case OSError():
+            return LeftOut(str(path), f"cannot be read: {error.strerror}")
+        case _:  # RuntimeError: links in a circle
+            return LeftOut(str(path), str(error).removeprefix(str(path)).lstrip(" ,:"))

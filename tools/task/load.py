@@ -140,7 +140,7 @@ def read_task(path: Path) -> TaskFile:
     _require_parts(path, tree)
     extras = {name: node for name, node in assignments(tree) if name in _EXTRAS}
     return TaskFile(
-        name=_name(path),
+        name=task_name(path.stem),
         path=path.resolve(),
         source=source,
         sha256=hashlib.sha256(data).hexdigest(),
@@ -152,9 +152,9 @@ def read_task(path: Path) -> TaskFile:
     )
 
 
-def _name(path: Path) -> str:
-    """The name of the task in a file: one plain word, since runs, folders and commands are named after it."""
-    return re.sub(r"[^\w.+-]+", "_", one_line(path.stem)).lstrip(".-")[:_LONGEST_NAME] or "task"
+def task_name(stem: str) -> str:
+    """The name of the task in a file of that name: one plain word, since runs, folders and commands are named so."""
+    return re.sub(r"[^\w.+-]+", "_", one_line(stem)).lstrip(".-")[:_LONGEST_NAME] or "task"
 
 
 def _require_parts(path: Path, tree: ast.Module) -> None:

@@ -9,6 +9,7 @@ from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.task import folder
 from kerneltune.tools.task.folder import BOUND, NO_TASK, OUTSIDE, TWICE, find_tasks
 
+WRITTEN = Path("nothing is written here")
 TASK = """# {}
 import torch
 
@@ -30,11 +31,11 @@ def write(path: Path, about: object = "") -> Path:
 
 
 def names(*words: object) -> list[str]:
-    return [task.name for task in find_tasks([str(word) for word in words]).tasks]
+    return [task.name for task in find_tasks([str(word) for word in words], WRITTEN).tasks]
 
 
 def reasons(*words: object) -> dict[str, str]:
-    return {Path(one.path).name: one.why for one in find_tasks([str(word) for word in words]).left_out}
+    return {Path(one.path).name: one.why for one in find_tasks([str(word) for word in words], WRITTEN).left_out}
 
 
 def test_builtin_names_files_and_folders_may_be_mixed(tmp_path: Path) -> None:
@@ -111,17 +112,17 @@ def test_ten_thousand_files_end_at_a_bound(tmp_path: Path, monkeypatch: pytest.M
     for number in range(10_050):
         (tmp_path / f"{number}.py").touch()
     write(tmp_path / "0.py")
-    found = find_tasks([str(tmp_path)])
+    found = find_tasks([str(tmp_path)], WRITTEN)
     assert [task.name for task in found.tasks] == ["0"]
     assert {one.why for one in found.left_out} == {NO_TASK, BOUND}
     monkeypatch.setattr(folder, "MOST_TASKS", 2)
-    found = find_tasks(["builtin"])
+    found = find_tasks(["builtin"], WRITTEN)
     assert (len(found.tasks), [one.why for one in found.left_out]) == (2, [BOUND])
 
 
 def test_a_word_that_means_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="no task 'sofmax'; did you mean softmax"):
-        find_tasks(["sofmax"])
+        find_tasks(["sofmax"], WRITTEN)
     (tmp_path / "helper.py").touch()
     with pytest.raises(TaskError, match=r"no \.py file there defines Model and get_inputs"):
-        find_tasks([str(tmp_path)])
+        find_tasks([str(tmp_path)], WRITTEN)
