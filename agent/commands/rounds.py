@@ -209,6 +209,7 @@ class SuiteWork:
     sample_attempts: int | None = None
     problems: dict[str, str] = field(default_factory=dict)  # of tasks that cannot be opened, by hash
     lost: dict[str, StopReason] = field(default_factory=dict)  # authors that no longer answer
+    too_dear: set[int] = field(default_factory=set)  # runs whose share of the dollars is less than a request costs
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -225,7 +226,7 @@ class SuiteWork:
             progress_of(self.store, found[at]) if at in found else Progress() for at in range(len(self.wanted))
         ]
         self._earlier_s = sum(p.elapsed_s for p in self.progress)
-        self._used_before = self.used
+        self._used_before = self.used(self.began)
         self._held = contextlib.ExitStack()
         self._opened: Session | None = None
 
@@ -257,8 +258,10 @@ class SuiteWork:
         with self._held:
             while (at := self.next_run()) is not None:
                 self.view.begin(self.state(at))
-                opened = self._open(self.wanted[at])
+                opened, before = self._open(self.wanted[at]), self.progress[at]
                 why = self._turn(at, opened) if opened else None
+                if why is StopReason.COST and self.progress[at].cost_usd == before.cost_usd:
+                    self.too_dear |= self._priced_out(at)
                 if why in (StopReason.MODEL_ERROR, StopReason.NO_ACCESS):
                     self.lost[self.wanted[at].author] = why
                 self.view.end(self.state(at))
@@ -268,7 +271,11 @@ class SuiteWork:
 
     def next_run(self) -> int | None:
         """The place of the run whose turn it is; None at the end."""
-        return None if self.left_share <= 0.0 else whose_turn([self._standing(at) for at in range(len(self.wanted))])
+        return (
+            None
+            if self.left_share(time.time()) <= 0.0
+            else whose_turn([self._standing(at) for at in range(len(self.wanted))])
+        )
 
     def _standing(self, at: int) -> Standing:
         wanted, had = self.wanted[at], self.progress[at]
@@ -281,6 +288,8 @@ class SuiteWork:
             return "cannot be opened"
         if had.over is not None:
             return had.over.replace("_", " ")
+        if at in self.too_dear:
+            return "a request costs more than its share"
         if wanted.author in self.lost:
             return self.lost[wanted.author].replace("_", " ")
         return "done" if self.shares[wanted.author].is_whole and had.shares > 0 else ""
@@ -293,11 +302,10 @@ class SuiteWork:
         most = self.settings.max_attempts
         return math.inf if most is None else most - sum(p.attempts for p in self.progress)
 
-    @property
-    def left_s(self) -> float:
+    def left_s(self, now: float) -> float:
         """Seconds that are left to it."""
         most_s = self.settings.max_time_s
-        return math.inf if most_s is None else most_s - self._earlier_s - (time.time() - self.began)
+        return math.inf if most_s is None else most_s - self._earlier_s - (now - self.began)
 
     @property
     def left_usd(self) -> float:
@@ -305,23 +313,21 @@ class SuiteWork:
         most_usd = self.settings.max_cost_usd
         return math.inf if most_usd is None else most_usd - sum(p.cost_usd for p in self.progress)
 
-    @property
-    def left_share(self) -> float:
+    def left_share(self, now: float) -> float:
         """How much of the scarcest budget is left, from 0 to 1; 1 without any."""
         settings = self.settings
         budgets = (
             (self.left_attempts, settings.max_attempts),
-            (self.left_s, settings.max_time_s),
+            (self.left_s(now), settings.max_time_s),
             (self.left_usd, settings.max_cost_usd),
         )
         return min((max(0.0, left / most) for left, most in budgets if most), default=1.0)
 
-    @property
-    def used(self) -> float:
+    def used(self, now: float) -> float:
         """The share of the suite that is done: of its budget, or without one of its runs."""
         if all(share.is_whole for share in self.shares.values()):
             return sum(self._over(at) != "" for at in range(len(self.wanted))) / len(self.wanted)
-        return 1.0 - self.left_share
+        return 1.0 - self.left_share(now)
 
     def _limits(self, at: int, opening_s: float) -> Settings:
         """The settings of a run's next turn: its share, as far as the suite's budget has it."""
@@ -329,7 +335,7 @@ class SuiteWork:
         share = self.shares[wanted.author]
         time_s, usd = share.time_s, share.cost_usd
         if time_s is not None:
-            time_s = max(_LEAST_S, min(max(time_s - opening_s, time_s / 2), self.left_s))
+            time_s = max(_LEAST_S, min(max(time_s - opening_s, time_s / 2), self.left_s(time.time())))
         if self.authors[wanted.author].model is not None and math.isfinite(self.left_usd):
             of_share = math.inf if usd is None else max((had.shares + 1) * usd, had.cost_usd + usd / 2)
             usd = min(of_share, had.cost_usd + self.left_usd)
@@ -341,6 +347,13 @@ class SuiteWork:
             max_time_s=time_s,
             max_cost_usd=usd,
         )
+
+    def _priced_out(self, at: int) -> set[int]:
+        """The runs that cannot ask for a reply: this one, and where less than a share is left none can."""
+        share_usd = self.shares[self.wanted[at].author].cost_usd
+        if share_usd is not None and self.left_usd >= share_usd:
+            return {at}
+        return {place for place, run in enumerate(self.wanted) if self.authors[run.author].model is not None}
 
     # One turn
 
@@ -387,7 +400,7 @@ class SuiteWork:
         )
         step = 1.0 / (len(rows) * (1 if all(share.is_whole for share in self.shares.values()) else ROUNDS))
         gpu = self.shop.place.gpu
-        return SuiteState(self.name, gpu, rows, self.began, self._used_before, self.used, step, at)
+        return SuiteState(self.name, gpu, rows, self.began, self._used_before, self.used(time.time()), step, at)
 
 
 def settings_of(author: str, authors: Collection[str], settings: Settings) -> Settings:

@@ -217,6 +217,19 @@ def test_an_author_that_no_longer_answers_is_left_out_and_the_others_go_on(tmp_p
     assert "the same command goes on: optimize suite tasks" in done.stderr.splitlines()[-1]
 
 
+def test_dollars_that_buy_no_reply_end_it_at_once(tmp_path: Path) -> None:
+    tasks(tmp_path, "a1", "a2")
+    with LlmServer([], "anthropic") as server:
+        done = optimize(
+            "suite", "tasks", "--authors", "anthropic:claude-opus-5-5", "--base-url", server.url, "--max-cost", "0.002",
+            "--plain", cwd=tmp_path, more_env={"ANTHROPIC_API_KEY": server.key},
+        )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert server.asked == []
+    assert done.stderr.count("right, best nothing yet (a request costs more than its share)") == 2
+    assert re.search(r"a1 +anthropic:claude-opus-5-5 +0 +0 +nothing yet", done.stdout)
+
+
 # Before anything is started ------------------------------------------------------------------------------------------
 
 
