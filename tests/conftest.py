@@ -13,11 +13,11 @@ from tests.agent import warm
 # The files that take most processor time, the longest first. They begin first (`make test` keeps the order), so that no
 # process works at one of them when the others have nothing left.
 LONG = """
-docs/test_documents.py corpus/test_attacks.py agent/test_serve.py agent/test_model_runs.py test_table.py
-agent/test_suite.py agent/test_mcp.py
+docs/test_documents.py corpus/test_attacks.py agent/test_serve.py agent/test_mcp.py
+agent/test_model_runs.py test_table.py agent/test_suite.py
 corpus/test_honest.py tools/tasks/test_builtin_tasks.py tools/judge/test_admission.py agent/test_api.py
-agent/test_cli.py
-agent/view/test_view_tmux.py tools/test_bench.py agent/authors/search/test_offline_experts.py agent/test_commands.py
+agent/test_cli.py agent/view/test_view_tmux.py tools/test_bench.py
+agent/authors/search/test_offline_experts.py agent/test_commands.py
 agent/export/test_export_command.py agent/record/test_record_merge.py
 agent/authors/search/test_offline_candidates.py agent/test_init_then_optimise.py corpus/test_naive.py
 agent/test_command_line.py tools/judge/test_compare.py agent/test_ptx_stories.py tools/sandbox/test_bubblewrap.py

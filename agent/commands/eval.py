@@ -59,7 +59,7 @@ def evaluate(
 
     Each sample is a stored run that knows of no other. The same command goes on where it was.
 
-    Exit code 0: all samples were drawn; 2: bad input.
+    Exit code 0: all samples were drawn; 1: some were not; 2: bad input.
     """
     for flag, value in (("--samples", samples), ("--attempts", attempts)):
         if value < 1:

@@ -161,7 +161,7 @@ def run_suite(asked: Asked, settings: Settings, *, json: bool, plain: bool) -> i
         what = "interrupted" if code == 130 else "a model's provider no longer answered"
         say(f"optimize: {what}; all is stored, and the same command goes on: {same_command()}")
         return code
-    return 0 if asked.sample_attempts else int(bool(end.unsolved))
+    return int(bool(end.undrawn if asked.sample_attempts else end.unsolved))
 
 
 def _worked(
@@ -323,6 +323,11 @@ class SuiteEnd:
         solved = {run.task.sha256 for run, its in pairs if its.accepted}
         return list(dict.fromkeys(run.label for run, _ in pairs if run.task.sha256 not in solved))
 
+    @property
+    def undrawn(self) -> int:
+        """How many samples were not drawn to their end."""
+        return sum(its.shares == 0 and its.over is None for its in self.work.progress)
+
     def authors(self) -> "dict[str, Suite]":
         """The stored runs of each author."""
         from kerneltune.agent.commands.report import materials_of
@@ -415,11 +420,15 @@ def _print_runs(page: Page, end: SuiteEnd) -> None:
         right=("seed", "attempts", "right"), cut=("task", "author"),
     )  # fmt: skip
     for run, its in zip(end.work.wanted, end.work.progress, strict=True):
-        best = "cannot be opened" if run.task.sha256 in end.work.problems else best_of_row(its.best)
+        best = best_of_row(its.best) if its.run_id else "not begun"
+        best = "cannot be opened" if run.task.sha256 in end.work.problems else best
         seed = [str(run.seed)] if seeds else []
         numbers = (str(its.attempts), str(its.accepted))
         table.add_row(short(run.label), short(author_label(run.author)), *seed, *numbers, best, its.run_id or "-")
     page.print(table)
+    begun = sum(its.run_id is not None for its in end.work.progress)
+    if left := len(end.work.wanted) - begun:
+        page.print(f"{left} of {len(end.work.wanted)} runs were not begun; the shares below are of the others")
 
 
 def _print_shares(page: Page, authors: "Mapping[str, Suite]") -> None:

@@ -230,6 +230,18 @@ def test_dollars_that_buy_no_reply_end_it_at_once(tmp_path: Path) -> None:
     assert re.search(r"a1 +anthropic:claude-opus-5-5 +0 +0 +nothing yet", done.stdout)
 
 
+def test_samples_that_the_dollars_do_not_reach_are_not_drawn_and_it_is_said(tmp_path: Path) -> None:
+    tasks(tmp_path, "a1", "a2")
+    with LlmServer([], "anthropic") as server:
+        done = optimize(
+            "eval", "--model", "anthropic:claude-opus-5-5", "--suite", "tasks", "--base-url", server.url, "--max-cost",
+            "0.002", "--plain", cwd=tmp_path, more_env={"ANTHROPIC_API_KEY": server.key},
+        )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"a2 +anthropic:claude-opus-5-5 +0 +0 +not begun +-\n", done.stdout)
+    assert "1 of 2 runs were not begun; the shares below are of the others" in done.stdout
+
+
 # Before anything is started ------------------------------------------------------------------------------------------
 
 

@@ -291,7 +291,8 @@ class _Writer:
         definition, names = self._definition, list(self._definition.inputs)
         constants, arguments = self._constants(timed), ", ".join(names)
         yield f"# {one_line(definition.name, 100)}: made of a kernel definition and its workloads; the largest is timed"
-        yield from (self._reference, "", "", "import torch", "")
+        torch = [] if "import torch" in self._reference.splitlines() else ["import torch"]
+        yield from (*torch, self._reference, "", "")
         yield f"NOTES = {one_line(definition.description or '', 500)!r}"
         for name, value in constants.items():
             yield f"{name} = {value!r}"
