@@ -428,7 +428,7 @@ def test_a_service_that_would_be_open_or_nowhere_is_not_started(
 def test_on_tcp_only_the_token_opens_it(tmp_path: Path) -> None:
     with served(tmp_path, "--listen", "127.0.0.1:0", more_env={"KERNELTUNE_TOKEN": "s3cret-token"}) as service:
         url = service.place
-        with httpx2.Client() as client:
+        with httpx2.Client(timeout=60) as client:
 
             def status(path: str, shown: str | None = None) -> int:
                 headers = {} if shown is None else {"authorization": shown}
