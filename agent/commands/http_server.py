@@ -51,6 +51,7 @@ from kerneltune.agent.record.folder import make_private
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Language, Tier
 from kerneltune.agent.view.output import RUN_SCHEMA_VERSION, say
+from kerneltune.agent.view.state import ViewState
 from kerneltune.agent.view.text import plural
 from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, plain
 from kerneltune.tools.schema.errors import KerneltuneError, StoreError, TaskError, Unfit, UsageError
@@ -422,32 +423,31 @@ class HttpServer:
 
     async def _followed(self, session: ClientSession, seen: int) -> AsyncIterator[str]:
         """All events but the first `seen`; an event's id is its number in the run."""
-        after, told = 0, 0
-        said_s = time.monotonic()
+        run, after, told, said_s = session.run, 0, 0, time.monotonic()
+        looked: ViewState | None = None  # what the run had come to when the record was looked at
         session.waiting += 1  # somebody watches: it is not idle
         try:
-            while True:
-                is_over = session.run.outcome.done()
-                after, events = await asyncio.to_thread(self._later, session.run.run_id, after)
-                for event in events:
-                    told += 1
-                    if told > seen:
-                        yield _event(told, event)
+            with await asyncio.to_thread(Store.open, self.service.settings.runs_dir, to_look=True) as store:
+                while True:
+                    is_over, state, events = run.outcome.done(), run.state, list[Event]()
+                    if is_over or state is not looked:
+                        after, events = await asyncio.to_thread(store.later_events, run.run_id, after)
+                        looked = None if events else state
+                    for event in events:
+                        told += 1
+                        if told > seen:
+                            yield _event(told, event)
+                            said_s = time.monotonic()
+                    if not events and is_over:
+                        return
+                    if time.monotonic() - said_s > _BEAT_S:
+                        yield ": still there\n\n"
                         said_s = time.monotonic()
-                if not events and is_over:
-                    return
-                if time.monotonic() - said_s > _BEAT_S:
-                    yield ": still there\n\n"
-                    said_s = time.monotonic()
-                if not events:
-                    await asyncio.sleep(_POLL_S)
+                    if not events:
+                        await asyncio.sleep(_POLL_S)
         finally:
             session.waiting -= 1
             session.used_s = time.monotonic()
-
-    def _later(self, run_id: str, after: int) -> tuple[int, list[Event]]:
-        with Store.open(self.service.settings.runs_dir, to_look=True) as store:
-            return store.later_events(run_id, after)
 
     async def bench(self, request: Request) -> Response:
         """Judge sources and store them as a run; a line of JSON each, as of `optimize bench --json`."""
