@@ -165,8 +165,6 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
         async with asyncio.timeout(BODY_S):
             async for chunk in request.stream():
                 data += chunk
-                if len(data) > MOST_BODY_BYTES:
-                    raise HttpError(413, f"the body has more than {MOST_BODY_BYTES} bytes")
     except TimeoutError as error:
         raise HttpError(408, f"the body did not arrive within {BODY_S:g} s") from error
     try:
@@ -237,6 +235,16 @@ class HttpServer:
         inner = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _refusal))
 
         async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+            n_bytes = 0
+
+            async def bounded() -> Message:
+                nonlocal n_bytes
+                message = await receive()
+                n_bytes += len(message.get("body", b""))
+                if n_bytes > MOST_BODY_BYTES:
+                    raise HttpError(413, f"the body has more than {MOST_BODY_BYTES} bytes")
+                return message
+
             async def counted(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     self.requests[message["status"]] += 1
@@ -245,7 +253,7 @@ class HttpServer:
             if self._token and scope["path"] != "/health" and not self._is_owner(scope):
                 headers = {"www-authenticate": "Bearer", "connection": "close"}
                 return await _error(401, "show the token: Authorization: Bearer …", headers)(scope, receive, counted)
-            return await inner(scope, receive, counted)
+            return await inner(scope, bounded, counted)
 
         return outer
 
