@@ -1,6 +1,7 @@
 """The service as its clients meet it: a real process, a real socket, and clients of every kind."""
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -18,10 +19,19 @@ from typing import Any
 import httpx2
 import pytest
 
+from kerneltune.agent.attempt import Controls
+from kerneltune.agent.commands.bench import FilesView
 from kerneltune.agent.commands.http_server import ENDPOINTS, MOST_BODY_BYTES, MOST_VALUES, openapi
-from kerneltune.agent.commands.service import FairQueue, Priority, Turn
+from kerneltune.agent.commands.service import FairQueue, OpenTasks, Priority, Service, Turn
+from kerneltune.agent.commands.session import session
 from kerneltune.agent.events import Judged, RunEnded
 from kerneltune.agent.record.store import Store
+from kerneltune.agent.settings import Settings, environment
+from kerneltune.tools.bench import CpuBench
+from kerneltune.tools.evaluator import Candidate
+from kerneltune.tools.sandbox import workers
+from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.task.load import find_task
 from tests.agent import warm
 from tests.agent.shell import ROOT, SOFTMAX, env, optimize
 
@@ -490,3 +500,32 @@ def test_turns_go_to_interactive_clients_first_and_then_round_by_round() -> None
     for thread in threads:
         thread.join(10)
     assert order == ["me", "many", "few", "many", "few", "many"]
+
+
+def test_a_task_is_open_once_and_after_its_judge_has_died_the_next_finds_a_fresh_one(
+    tmp_path: Path, forked_workers: None
+) -> None:
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text(REFERENCE)
+    other.write_text(REFERENCE)
+    settings = Settings(runs_dir=tmp_path / "runs", cache_dir=tmp_path / "cache")
+
+    def judged(service: Service, source: str) -> int:
+        view = FilesView(io.StringIO(), io.StringIO(), total=1)
+        return service.bench(str(one), [Candidate("it", source)], view, Controls()).result(60)
+
+    with workers.begun() as begun, Service(settings, environment(), begun) as service:
+        assert judged(service, OVERFLOWS) == 1
+        with service.tasks.use(find_task(str(one))) as opened:
+            benches = opened.tools.benches
+        assert isinstance(benches, CpuBench)
+        assert len(service.tasks) == 1
+        benches.judge.kill()
+        with pytest.raises(TaskError, match="ended the process"):
+            judged(service, RIGHT)
+        assert judged(service, RIGHT) == 0
+        few = OpenTasks(lambda file: session(service.shop.result(), file), most=1)
+        with few.use(find_task(str(one))), few.use(find_task(str(other))):
+            assert len(few) == 2  # those in use stay
+        assert len(few) == 1
+        few.close()
