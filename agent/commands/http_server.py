@@ -381,6 +381,8 @@ class HttpServer:
         _, session = self._session(request)
         asked = await read_body(request, CallBody)
         result = await self._held(session, request, session.run.call(asked.name, asked.arguments))
+        if not result.was_made:  # a failure of ours is no result of a call
+            await self._held(session, request, session.run.outcome)
         if result.attempt and result.attempt.status and asked.name in ("update", "bench"):
             self.verdicts[result.attempt.status.value] += 1
         attempt = line_json(result.attempt) if result.attempt else None
