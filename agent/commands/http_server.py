@@ -51,6 +51,7 @@ from kerneltune.agent.record.folder import make_private
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Language, Tier
 from kerneltune.agent.view.output import RUN_SCHEMA_VERSION, say
+from kerneltune.agent.view.state import ViewState
 from kerneltune.agent.view.text import plural
 from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, plain
 from kerneltune.tools.schema.errors import KerneltuneError, StoreError, TaskError, Unfit, UsageError
@@ -164,8 +165,6 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
         async with asyncio.timeout(BODY_S):
             async for chunk in request.stream():
                 data += chunk
-                if len(data) > MOST_BODY_BYTES:
-                    raise HttpError(413, f"the body has more than {MOST_BODY_BYTES} bytes")
     except TimeoutError as error:
         raise HttpError(408, f"the body did not arrive within {BODY_S:g} s") from error
     try:
@@ -236,6 +235,16 @@ class HttpServer:
         inner = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _refusal))
 
         async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+            n_bytes = 0
+
+            async def bounded() -> Message:
+                nonlocal n_bytes
+                message = await receive()
+                n_bytes += len(message.get("body", b""))
+                if n_bytes > MOST_BODY_BYTES:
+                    raise HttpError(413, f"the body has more than {MOST_BODY_BYTES} bytes")
+                return message
+
             async def counted(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     self.requests[message["status"]] += 1
@@ -244,7 +253,7 @@ class HttpServer:
             if self._token and scope["path"] != "/health" and not self._is_owner(scope):
                 headers = {"www-authenticate": "Bearer", "connection": "close"}
                 return await _error(401, "show the token: Authorization: Bearer …", headers)(scope, receive, counted)
-            return await inner(scope, receive, counted)
+            return await inner(scope, bounded, counted)
 
         return outer
 
@@ -372,6 +381,8 @@ class HttpServer:
         _, session = self._session(request)
         asked = await read_body(request, CallBody)
         result = await self._held(session, request, session.run.call(asked.name, asked.arguments))
+        if not result.was_made:  # a failure of ours is no result of a call
+            await self._held(session, request, session.run.outcome)
         if result.attempt and result.attempt.status and asked.name in ("update", "bench"):
             self.verdicts[result.attempt.status.value] += 1
         attempt = line_json(result.attempt) if result.attempt else None
@@ -422,32 +433,31 @@ class HttpServer:
 
     async def _followed(self, session: ClientSession, seen: int) -> AsyncIterator[str]:
         """All events but the first `seen`; an event's id is its number in the run."""
-        after, told = 0, 0
-        said_s = time.monotonic()
+        run, after, told, said_s = session.run, 0, 0, time.monotonic()
+        looked: ViewState | None = None  # what the run had come to when the record was looked at
         session.waiting += 1  # somebody watches: it is not idle
         try:
-            while True:
-                is_over = session.run.outcome.done()
-                after, events = await asyncio.to_thread(self._later, session.run.run_id, after)
-                for event in events:
-                    told += 1
-                    if told > seen:
-                        yield _event(told, event)
+            with await asyncio.to_thread(Store.open, self.service.settings.runs_dir, to_look=True) as store:
+                while True:
+                    is_over, state, events = run.outcome.done(), run.state, list[Event]()
+                    if is_over or state is not looked:
+                        after, events = await asyncio.to_thread(store.later_events, run.run_id, after)
+                        looked = None if events else state
+                    for event in events:
+                        told += 1
+                        if told > seen:
+                            yield _event(told, event)
+                            said_s = time.monotonic()
+                    if not events and is_over:
+                        return
+                    if time.monotonic() - said_s > _BEAT_S:
+                        yield ": still there\n\n"
                         said_s = time.monotonic()
-                if not events and is_over:
-                    return
-                if time.monotonic() - said_s > _BEAT_S:
-                    yield ": still there\n\n"
-                    said_s = time.monotonic()
-                if not events:
-                    await asyncio.sleep(_POLL_S)
+                    if not events:
+                        await asyncio.sleep(_POLL_S)
         finally:
             session.waiting -= 1
             session.used_s = time.monotonic()
-
-    def _later(self, run_id: str, after: int) -> tuple[int, list[Event]]:
-        with Store.open(self.service.settings.runs_dir, to_look=True) as store:
-            return store.later_events(run_id, after)
 
     async def bench(self, request: Request) -> Response:
         """Judge sources and store them as a run; a line of JSON each, as of `optimize bench --json`."""

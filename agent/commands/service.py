@@ -50,11 +50,13 @@ class Busy(UsageError):
 
 @dataclass(frozen=True)
 class CallResult:
-    """What a call came to. `attempt`: what it was about, as it stands now."""
+    """What a call came to. `attempt`: what it was about, as it stands now; `was_made`: False when the run ended
+    before."""
 
     text: str
     is_error: bool = False
     attempt: Attempt | None = None
+    was_made: bool = True
 
 
 class ClientRun:
@@ -141,7 +143,8 @@ class ClientRun:
             self._is_over = True
             left, self._calls = self._calls, {}
         for waiting in left.values():
-            waiting.set_result(CallResult("the run is over, and this call was not carried out", is_error=True))
+            text = "the run is over, and this call was not carried out"
+            waiting.set_result(CallResult(text, is_error=True, was_made=False))
 
     def drive(self, run: Callable[[], RunOutcome]) -> None:
         """Let the run take place, to its end."""

@@ -19,9 +19,14 @@ import httpx2
 import pytest
 
 from kerneltune.agent.commands.http_server import ENDPOINTS, MOST_BODY_BYTES, MOST_VALUES, openapi
-from kerneltune.agent.commands.service import FairQueue, Priority, Turn
+from kerneltune.agent.commands.service import FairQueue, OpenTasks, Priority, Turn
+from kerneltune.agent.commands.session import Patience, session, workshop
 from kerneltune.agent.events import Judged, RunEnded
 from kerneltune.agent.record.store import Store
+from kerneltune.agent.settings import Settings
+from kerneltune.tools.bench import CpuBench
+from kerneltune.tools.sandbox import workers
+from kerneltune.tools.task.load import find_task
 from tests.agent import warm
 from tests.agent.shell import ROOT, SOFTMAX, env, optimize
 
@@ -220,6 +225,26 @@ def test_optimize_bench_has_a_running_service_judge_and_shows_it_as_ever(service
     assert "no task" in here.stderr
 
 
+def test_a_judge_that_dies_is_an_error_of_the_call_and_the_next_session_has_a_fresh_one(service: Served) -> None:
+    trap = service.folder / "tasks" / "trap"
+    ends = f"        import os\n        os.path.exists({str(trap)!r}) and os.kill(os.getpid(), 9)\n"
+    (service.folder / "tasks" / "fragile.py").write_text(
+        REFERENCE.replace("        return torch", f"{ends}        return torch")
+    )
+    session = service.begin(reference_code=None, task="fragile.py")
+    service.call(session, "update", rationale="right", source=RIGHT)
+    trap.touch()
+    with service.client() as client:
+        answer = client.post(f"{session}/call", json={"name": "bench", "arguments": {"attempt": 1}})
+    assert answer.status_code == 400, answer.text
+    assert "its own code ended the process" in answer.json()["error"]
+    trap.unlink()
+    again = service.begin(reference_code=None, task="fragile.py")
+    service.call(again, "update", rationale="right", source=RIGHT)
+    assert service.call(again, "bench", attempt=1)["attempt"]["status"] == "checked"
+    service.ask("DELETE", again)
+
+
 def test_a_client_that_goes_away_frees_its_place_and_limits_are_a_session_s_own(service: Served) -> None:
     session = service.begin(limits={"trace_s": 30.0})
     with pytest.raises(httpx2.TimeoutException):
@@ -354,7 +379,7 @@ def test_of_64_clients_a_tenth_is_hostile_and_the_others_notice_nothing(service:
 def test_a_request_that_cannot_be_meant_is_told_why(service: Served, body: bytes, says: str) -> None:
     with service.client() as client:
         answer = client.post("/bench", content=body)
-    assert answer.status_code == 400
+    assert answer.status_code == 400, answer.text
     assert says in answer.json()["error"]
 
 
@@ -490,3 +515,23 @@ def test_turns_go_to_interactive_clients_first_and_then_round_by_round() -> None
     for thread in threads:
         thread.join(10)
     assert order == ["me", "many", "few", "many", "few", "many"]
+
+
+def test_a_task_is_open_once_and_the_least_recently_used_goes_when_there_are_more(
+    tmp_path: Path, forked_workers: None
+) -> None:
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text(REFERENCE)
+    other.write_text(REFERENCE)
+    with workers.begun() as begun, workshop(Settings(), lambda _: None, begun) as shop:
+        tasks = OpenTasks(lambda file: session(shop, file), most=1)
+        with tasks.use(find_task(str(one))) as first, tasks.use(find_task(str(other))) as second:
+            assert len(tasks) == 2  # those in use stay
+            with tasks.use(find_task(str(one)), patience=Patience(replay_s=7.0)) as third:
+                benches = [opened.tools.benches for opened in (first, second, third)]
+                judges = [bench.judge for bench in benches if isinstance(bench, CpuBench)]
+                assert [judge is judges[0] for judge in judges] == [True, False, True]
+                assert third.patience.replay_s == 7.0
+        assert len(tasks) == 1
+        tasks.close()
+        assert len(tasks) == 0
