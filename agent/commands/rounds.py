@@ -30,7 +30,6 @@ from kerneltune.agent.commands.lifecycle import (
 from kerneltune.agent.commands.session import Session, Workshop, session
 from kerneltune.agent.events import Event, RunEnded, RunResumed, RunStarted, Warned, attempts_of
 from kerneltune.agent.models.types import LlmError
-from kerneltune.agent.record.folder import folder_of, process_of
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.record.trajectory import ending
 from kerneltune.agent.settings import Environment, Settings
@@ -232,7 +231,7 @@ class SuiteWork:
 
     def _stored(self) -> dict[int, str]:
         """The runs that this record has of those that are wanted, by place: the same task, author, seed and manner, on
-        the same kind of machine. Raises UsageError for one that another process is at work on."""
+        the same kind of machine."""
         places = {(w.task.sha256, self.authors[w.author].name, w.seed): at for at, w in enumerate(self.wanted)}
         here = (self.shop.place.gpu, self.shop.arch)
         found: dict[int, str] = {}
@@ -244,11 +243,6 @@ class SuiteWork:
             manner = manner_of(self.authors[self.wanted[at].author], self.settings)
             if any(event.limits.get(name) != manner.get(name) for name in _MANNER):
                 continue
-            if process_of(folder_of(self.settings.runs_dir, run_id)).state == "running":
-                raise UsageError(
-                    f"run {run_id} of suite {self.name} is under way in another process; wait for it, follow it with "
-                    f"`optimize watch {run_id}`, or give --name for another suite"
-                )
             found.setdefault(at, run_id)
         return found
 

@@ -5,7 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from kerneltune.tools.task.folder import FoundTasks, LeftOut
 
 SCHEMA_VERSION = 1
+SUITES = "suites"  # the folder, beside the runs', in which a suite in progress is held
 TASKS = "tasks"  # the folder, beside the runs', of task files that are made of kernel definitions
 _MOST_RUNS = 10_000
 _KS = (1, 2, 5, 10, 20, 50, 100)  # of pass@k, as far as there are samples
 _MOST_TOLD, _MOST_REASONS = 3, 8  # names of files that were left out, for each reason
-_PLAIN_NAME = re.compile(r"[\w.+-]{1,80}", re.ASCII)
+_PLAIN_NAME = re.compile(r"\w[\w.+-]{0,79}", re.ASCII)
 
 Paths = Annotated[
     str, Parameter(metavar="PATH", help="builtin, names of built-in tasks, task files, and folders of them.")
@@ -147,6 +148,7 @@ def run_suite(asked: Asked, settings: Settings, *, json: bool, plain: bool) -> i
         say(f"left out: {told}")
     with ExitStack() as held:
         store = held.enter_context(Store.open(settings.runs_dir))
+        held.enter_context(_alone(settings.runs_dir / SUITES / name))
         authors = known_authors(asked, settings, here, store)
         wanted = wanted_runs(asked, found, authors, store)
 
@@ -187,6 +189,18 @@ def _worked(
     return end
 
 
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a suite for the length of a block: two processes would make each run twice. Raises UsageError."""
+    from kerneltune.agent.record.folder import alive, process_of
+
+    if (process := process_of(folder)).state == "running":
+        who = f"process {process.pid}" if process.pid else "another process"
+        raise UsageError(f"suite {folder.name} is under way in {who}; wait for it, or give --name for another one")
+    with alive(folder):
+        yield
+
+
 def same_command() -> str:
     """The command that was typed."""
     return " ".join(["optimize", *map(shell_word, sys.argv[1:])])
@@ -196,12 +210,12 @@ def suite_name(asked: Asked) -> str:
     """The name of a suite, as given or made of its paths. Raises UsageError for one that is no plain word."""
     if asked.name:
         if not _PLAIN_NAME.fullmatch(asked.name):
-            raise UsageError(f"--name {asked.name!r}: give up to 80 letters, digits, and . _ + -")
+            raise UsageError(f"--name {asked.name!r}: give up to 80 letters, digits, . _ + and -")
         return asked.name
     words = [Path(word).expanduser().absolute().stem for word in asked.paths]
     kind = [f"eval{asked.sample_attempts}"] if asked.sample_attempts else []
     made = re.sub(r"[^\w.+-]+", "_", "-".join([*kind, *words]), flags=re.ASCII)
-    return made[:60].strip("-.") or "suite"
+    return made[:60].strip("-.+") or "suite"
 
 
 def left_out_in_words(left_out: "Sequence[LeftOut]") -> list[str]:

@@ -289,14 +289,18 @@ def suite_claim(of: Suite) -> list[str]:
         verb = "was" if len(of.untimed) == 1 else "were"
         found.append(f"{words.plural(len(of.untimed), 'right kernel')} {verb} not timed.")
     if of.doubted:
-        found.append(f"Verified again, the best kernel of {_tasks(of.doubted)} did not hold; it counts as unknown.")
+        found.append(f"Verified again, the best kernel of {_tasks(of, of.doubted)} did not hold; it counts as unknown.")
     if of.none:
-        found.append(f"Nothing was accepted for {_tasks(of.none)}; such {of.unit}s count as not faster.")
+        found.append(f"Nothing was accepted for {_tasks(of, of.none)}; such {of.unit}s count as not faster.")
     return found
 
 
-def _tasks(materials: Sequence[RunData]) -> str:
-    return ", ".join(m.trajectory.run.task for m in materials[:6]) + (", …" if len(materials) > 6 else "")
+def _tasks(of: Suite, materials: Sequence[RunData]) -> str:
+    """Their tasks; with the authors, where those differ."""
+    several = len({m.trajectory.run.author for m in of.materials}) > 1
+    runs = [m.trajectory.run for m in materials[:6]]
+    told = [f"{run.task} by {run.author}" if several else run.task for run in runs]
+    return ", ".join(told) + (", …" if len(materials) > 6 else "")
 
 
 def mean_in_words(m: Mean) -> str:

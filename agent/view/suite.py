@@ -106,7 +106,13 @@ def suite_lines(state: SuiteState, run: ViewState, size: tuple[int, int], now: f
     room = max(1, size[1] - len(top) - 2)
     first = _first_row(state, room)
     shown = state.rows[first : first + room]
-    rows = [_row(state, run, row, at == state.at, size[0], now) for at, row in enumerate(shown, first)]
+    several = len({(row.author, row.seed) for row in state.rows}) > 1
+    names = [one_line(row.name if several else row.task) for row in shown]
+    cells = min(max(map(len, names), default=0), _MOST_NAME, max(8, size[0] - 56))
+    rows = [
+        _row(run, row, line(" ▶ " if at == state.at else "   ", name), cells + 3, now, is_now=at == state.at)
+        for at, (row, name) in enumerate(zip(shown, names, strict=True), first)
+    ]
     more = len(state.rows) - len(shown)
     return [*top, *rows, line((f"   and {more} more" if more else "", "dim")), foot]
 
@@ -124,13 +130,8 @@ def _doing(state: SuiteState, run: ViewState) -> str:
     return one_line(", ".join(filter(None, [", ".join(working) or run.stage, asked])))
 
 
-def _row(state: SuiteState, run: ViewState, row: SuiteRow, is_now: bool, width: int, now: float) -> Text:
-    several = len({(r.author, r.seed) for r in state.rows}) > 1
-    names = max((len(r.name if several else r.task) for r in state.rows), default=0)
-    name = one_line(row.name if several else row.task)
-    cells = min(names, _MOST_NAME, max(8, width - 56))
-    made = line(" ▶ " if is_now else "   ", (name, "bold" if is_now else ""))
-    made.truncate(cells + 3, overflow="ellipsis", pad=True)
+def _row(run: ViewState, row: SuiteRow, made: Text, cells: int, now: float, *, is_now: bool) -> Text:
+    made.truncate(cells, overflow="ellipsis", pad=True)
     if is_now and run.started:
         row = replace(row, attempts=run.finished, accepted=run.accepted, best=run.best or row.best)
     share = _fraction(run, now) if is_now else float(row.turns > 0)

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,11 @@ def test_a_report_is_made_of_its_name(ran: Ran) -> None:
     assert re.search(r"offline 3 100% 100% none", page)
 
 
-def interrupted(folder: Path, words: list[str], number: int, by: signal.Signals) -> tuple[int, str, str]:
-    """Exit code, the rest of stdout and stderr of a suite that is hit at its attempt of that number."""
+def interrupted(
+    folder: Path, words: list[str], number: int, by: signal.Signals, meanwhile: Callable[[], None] = lambda: None
+) -> tuple[int, str, str]:
+    """Exit code, the rest of stdout and stderr of a suite that is hit at its attempt of that number. `meanwhile`: what
+    is done before that."""
     with subprocess.Popen(
         words, cwd=folder, env=env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -146,6 +150,7 @@ def interrupted(folder: Path, words: list[str], number: int, by: signal.Signals)
         for line in process.stdout:
             seen += json.loads(line)["type"] == "proposed"
             if seen == number:
+                meanwhile()
                 process.send_signal(by)
                 break
         rest, errors = process.stdout.read(), process.stderr.read()
@@ -175,7 +180,12 @@ def test_kill_9_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
 def test_ctrl_c_ends_it_with_the_command_that_goes_on(tmp_path: Path) -> None:
     tasks(tmp_path, "a1", "a2")
     words = ("suite", "tasks", "--authors", "offline", "--max-attempts", "4", "--json")
-    code, rest, errors = interrupted(tmp_path, warm.command(*words), 1, signal.SIGINT)
+    again: list[subprocess.CompletedProcess[str]] = []
+    code, rest, errors = interrupted(
+        tmp_path, warm.command(*words), 1, signal.SIGINT, lambda: again.append(optimize(*words, cwd=tmp_path))
+    )
+    assert [(second.returncode, second.stdout) for second in again] == [(2, "")]
+    assert re.search(r"suite tasks is under way in process \d+; wait for it, or give --name", again[0].stderr)
     assert code == 130
     last = told(rest)[-1]
     assert (last["type"], last["subtype"], last["why"]) == ("suite", "interrupted", "interrupted")
@@ -252,6 +262,7 @@ def test_samples_that_the_dollars_do_not_reach_are_not_drawn_and_it_is_said(tmp_
         (("suite", "sofmax"), "did you mean softmax"),
         (("suite", "softmax", "--seeds", "0"), "--seeds 0: give at least 1"),
         (("suite", "softmax", "--name", "../x"), "--name '../x'"),
+        (("suite", "softmax", "--name", ".."), "--name '..'"),
         (("suite", "softmax", "--authors", "ofline"), "did you mean offline"),
         (("suite", "softmax", "--weights", "sofmax=2"), "no task 'sofmax' here"),
         (("suite", "softmax", "--authors", "replay:nobody"), "no run 'nobody'"),

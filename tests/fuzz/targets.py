@@ -74,6 +74,7 @@ from kerneltune.tools.schema.messages import (
 from kerneltune.tools.schema.plan import Kernel, Plan, plan_hash, tensor_refs, without_locations
 from kerneltune.tools.schema.task import CaseSpec
 from kerneltune.tools.schema.verdict import Verdict, launches_in_words, limitations_by_sentence
+from kerneltune.tools.task.definition import written_task
 from kerneltune.tools.task.load import (
     builtin_tasks,
     described,
@@ -83,6 +84,7 @@ from kerneltune.tools.task.load import (
     with_overrides,
 )
 from kerneltune.tools.update import Update, malformed, mismatch, shown, verdict_of
+from tests.tools.task.test_definition import CHOSEN, RANDOM, SCALED_ROWS, workload
 
 ROOT = Path(__file__).parents[2]
 Shape = Literal["bytes", "text", "json"]  # what a mutation keeps whole
@@ -492,6 +494,26 @@ def _tasks() -> Iterator[bytes]:
         yield (ROOT / "tools/tasks" / f"{name}.py").read_bytes()
 
 
+def definition(data: bytes) -> None:
+    """A kernel definition and its workloads, in a list: what is made of it is a task file that can be read."""
+    made = _json(data)
+    whole, *workloads = made if isinstance(made, list) and made else [None]
+    path, beside = _scratch() / "definition.json", _scratch() / "workload.jsonl"
+    path.write_text(json.dumps(whole))
+    beside.write_text("".join(json.dumps(one) + "\n" for one in workloads))
+    with contextlib.suppress(TaskError):
+        place = written_task(path, beside, _scratch())
+        text = place.read_bytes()
+        place.unlink()
+        task(text)
+
+
+def _definitions() -> Iterator[bytes]:
+    sources = {name: {"type": "custom"} for name in CHOSEN["inputs"]}
+    yield _dumped([CHOSEN, workload(sources, rows=9, cols=3, picked=2)])
+    yield _dumped([SCALED_ROWS, workload(RANDOM, rows=512), {"workload": workload(RANDOM, rows=3)}])
+
+
 def source(data: bytes) -> None:
     """A candidate, as far as it is looked at before it is traced."""
     text = _text(data)
@@ -761,6 +783,7 @@ TARGETS: dict[str, FuzzTarget] = {
     "arguments": FuzzTarget(arguments, _arguments, "text"),
     "replies": FuzzTarget(replies, _streams, "json"),
     "task": FuzzTarget(task, _tasks, "text"),
+    "definition": FuzzTarget(definition, _definitions, "json"),
     "source": FuzzTarget(source, _sources, "text"),
     "settings": FuzzTarget(settings, _settings, "text"),
     "run_folder": FuzzTarget(run_folder, _folders),

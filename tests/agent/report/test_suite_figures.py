@@ -15,6 +15,7 @@ from kerneltune.agent.report.suite import (
     pass_at_k,
     shares_in_words,
     suite,
+    suite_claim,
     wilson,
 )
 from kerneltune.agent.view.state import Spending
@@ -108,3 +109,5 @@ def test_figures_have_a_mean_over_each_baseline_and_what_it_cost() -> None:
 def test_authors_are_told_apart() -> None:
     found = by_author([run(CHECKED, task="a"), run(WRONG, task="a", author="offline"), run(WRONG, task="b")])
     assert {name: len(its.materials) for name, its in found.items()} == {MODEL: 2, "offline": 1}
+    both = suite([run(CHECKED, task="a"), run(WRONG, task="a", author="offline")])
+    assert suite_claim(both)[-1] == "Nothing was accepted for a by offline; such runs count as not faster."
