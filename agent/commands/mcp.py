@@ -395,13 +395,17 @@ class AgentTools:
         return await self._opened(ctx, run)
 
     def _inside(self, name: str, suffixes: tuple[str, ...]) -> str:
-        """A name, or a path that leads to the root or below. Raises UsageError for one that does not."""
-        path = Path(os.path.expanduser(name))
-        if path.suffix not in suffixes:
-            return name
-        if not leads_within(self._root, self._root / path):
+        """A name, or a path that leads to the root or below. Raises UsageError for one, or for whatever file, that does
+        not."""
+        path = self._root / os.path.expanduser(name)
+        try:
+            is_inside = leads_within(self._root, path)
+        except (OSError, ValueError, RuntimeError):  # a NUL; links in a circle
+            is_inside = False
+        is_path = path.suffix in suffixes
+        if not is_inside and (is_path or os.path.isfile(path)):
             raise UsageError(f"{name!r:.200} is not below {self._root}, where this server takes files from")
-        return str(self._root / path)
+        return str(path) if is_path else name
 
     def _handed_back(self, run: "ClientRun", later: Answer) -> Outcome:
         self._later.setdefault(id(run), []).append(later)
