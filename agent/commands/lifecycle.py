@@ -133,7 +133,7 @@ def checked(text: str, store: Store, task: TaskFile) -> StartingPoint | None:
     if text in ("", NOTHING, BEST):
         return None
     path = Path(os.path.expanduser(text))  # a ~ of nobody stays, where Path.expanduser would raise
-    if path.suffix in _SUFFIXES or path.is_file():
+    if path.suffix in _SUFFIXES or os.path.isfile(path):  # where Path.is_file raises for a name of 300 letters
         return _file(path)
     run, attempt = store.find_attempt(text)
     if run.task_sha256 != task.sha256:

@@ -413,15 +413,19 @@ class AgentTools:
 
     def _beginning(self, name: str) -> str:
         """What names a start. Raises UsageError for a file elsewhere."""
-        path = Path(os.path.expanduser(name))
-        return self._inside(name) if path.suffix in (".py", ".ptx") or path.is_file() else name
+        path = os.path.expanduser(name)
+        return self._inside(name) if path.endswith((".py", ".ptx")) or os.path.isfile(path) else name
 
     def _inside(self, name: str) -> str:
         """The path of a file that lies in the root or below. Raises UsageError for another."""
         if self._root is None:
             raise UsageError(f"{name!r:.200}: this server takes no files; `tasks` lists the built-in tasks")
         path = self._root / os.path.expanduser(name)
-        if "\0" in name or not leads_within(self._root, path):
+        try:
+            is_inside = leads_within(self._root, path)
+        except (OSError, ValueError, RuntimeError):  # a NUL; links in a circle
+            is_inside = False
+        if not is_inside:
             raise UsageError(f"{name!r:.200} is not below {self._root}, where this server takes files from")
         return str(path)
 

@@ -169,6 +169,7 @@ def test_a_call_that_is_cancelled_gives_up_what_it_had_under_way(begun: workers.
 def test_what_cannot_be_meant_is_said_and_harms_nothing(begun: workers.Workers, tmp_path: Path) -> None:
     async def story(agent: Client) -> None:
         (tmp_path / "out.py").symlink_to("/etc/passwd")
+        (tmp_path / "link").symlink_to("/etc/passwd")
         for wrong, hint in (
             (call(agent, "start", task="softmaxx"), "did you mean softmax"),
             (call(agent, "start", task="../secret.py"), "is not below"),
@@ -176,6 +177,12 @@ def test_what_cannot_be_meant_is_said_and_harms_nothing(begun: workers.Workers, 
             (call(agent, "start", task="/etc/passwd"), "is not below"),
             (call(agent, "start", task="softmax", begin_with="/etc/passwd"), "is not below"),
             (call(agent, "start", task="softmax", begin_with="~/kernel.py"), "is not below"),
+            (call(agent, "start", task="softmax", begin_with="/etc/passwd"), "is not below"),
+            (call(agent, "start", task="softmax", begin_with="link"), "is not below"),
+            (call(agent, "start", task="../../../../../../../../etc/passwd"), "is not below"),
+            (call(agent, "start", task="nul\0"), "no task"),
+            (call(agent, "start", task="a" * 5000), "no task"),
+            (call(agent, "start", task="softmax", begin_with="a" * 5000), "no attempt"),
             (call(agent, "start", task="softmax", max_attempts=0), "max_attempts"),
             (call(agent, "start"), "either `task` or `resume`"),
             (call(agent, "start", resume="nothing-like-it"), "nothing-like-it"),

@@ -211,7 +211,7 @@ class _Writer:
         if self._parts > _MOST_PARTS:
             raise TaskError(f"axis {name}: the expressions have more than {_MOST_PARTS} parts")
         match node:
-            case ast.Constant(value=int()):
+            case ast.Constant(value=int(value)) if value <= _MOST_ELEMENTS:
                 return node
             case ast.Name(id=other):
                 return self._expression(other, above)
@@ -220,7 +220,8 @@ class _Writer:
             case ast.BinOp() if type(node.op) in _OPERATORS:
                 left, right = (self._checked(side, name, above) for side in (node.left, node.right))
                 return ast.BinOp(left, node.op, right)
-        raise TaskError(f"axis {name}: {ast.unparse(node)!r:.60} is no expression of axes")
+        # Not what is wrong in it: a hexadecimal number may have more digits than Python writes down.
+        raise TaskError(f"axis {name}: {self._definition.axes[name].expression!r:.60} is no expression of axes")
 
     def _number(self, node: ast.expr, workload: KernelWorkload) -> float:
         """What an expression comes to with the axes of a workload."""
@@ -263,7 +264,7 @@ class _Writer:
         sources = {name: self._source(workload, name) for name in self._definition.inputs}
         whole = all(axis in workload.axes for axis in self._variable)
         values = [workload.inputs[name].get("value") for name, source in sources.items() if source == "scalar"]
-        numbers = all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+        numbers = all(isinstance(value, int | float) and abs(value) < math.inf for value in values)
         possible = {"custom"} if self._custom else set()
         said = all(
             source in {*possible, "scalar" if self._definition.inputs[name].shape is None else "random"}

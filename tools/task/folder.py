@@ -19,10 +19,12 @@ BUILTIN = "builtin"
 MOST_FILES = 10_000  # that are looked at, in all folders
 MOST_TASKS = 1_000
 MOST_BYTES = 1 << 20  # of a file; the longest of KernelBench has 20 KB
+_MOST_DEPTH = 32  # folders in each other; os.walk calls itself for each
 _PARTS = (b"Model", b"get_inputs")  # a file without these is no task, whatever it is
 NO_TASK = "no task file (KernelBench format)"
 OUTSIDE = "a link that leads out of its folder is not followed"
 TWICE = "the same file again"
+DEEP = f"more than {_MOST_DEPTH} folders in each other: the rest was not looked at"
 BOUND = f"more than {MOST_FILES:,} files or {MOST_TASKS:,} tasks: the rest was not looked at"
 
 
@@ -98,6 +100,9 @@ def _files(folder: Path) -> Iterator[Path | LeftOut]:
     for place, folders, names in os.walk(folder, onerror=told):
         yield from unreadable
         unreadable.clear()
+        if folders and len(Path(place).relative_to(folder).parts) == _MOST_DEPTH:
+            yield LeftOut(place, DEEP)
+            folders.clear()
         folders[:] = sorted((name for name in folders if not name.startswith((".", "__"))), key=_counted)
         for name in sorted(names, key=_counted):
             if not name.startswith((".", "__")):

@@ -8,8 +8,10 @@ import difflib
 import hashlib
 import json
 import operator
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -80,21 +82,22 @@ def with_small(task: TaskFile, overrides: Mapping[str, Json]) -> TaskFile:
 def find_task(name_or_path: str) -> TaskFile:
     """A built-in task by name, or any task file by path. Raises TaskError with one line that says what is wrong."""
     builtin = _BUILTIN_DIR / f"{name_or_path}.py"
-    if name_or_path.isidentifier() and builtin.is_file():
+    if name_or_path.isidentifier() and os.path.isfile(builtin):  # Path.is_file raises for a name of 300 letters
         return read_task(builtin)
-    path = Path(name_or_path).expanduser()
-    if path.is_file():
+    path = Path(os.path.expanduser(name_or_path))
+    if os.path.isfile(path):
         return read_task(path)
-    if path.is_dir() or path.suffix == ".py" or len(path.parts) > 1:
-        raise TaskError(f"no task file at {name_or_path!r}" + (": it is a folder" if path.is_dir() else ""))
+    if os.path.isdir(path) or path.suffix == ".py" or len(path.parts) > 1:
+        raise TaskError(f"no task file at {name_or_path!r:.500}" + (": it is a folder" if os.path.isdir(path) else ""))
     raise TaskError(_unknown(name_or_path))
 
 
 def _unknown(name: str) -> str:
     known = builtin_names()
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name[:_LONGEST_NAME], known, n=1)
     hint = f"; did you mean {close[0]}?" if close else ";"
-    return f"no task {name!r}{hint} `optimize tasks` lists all {len(known)}; or give the path of a KernelBench file"
+    shown = f"{name!r:.{_LONGEST_NAME}}"
+    return f"no task {shown}{hint} `optimize tasks` lists all {len(known)}; or give the path of a KernelBench file"
 
 
 def builtin_tasks() -> list[TaskFile]:
@@ -253,24 +256,24 @@ def _cases(path: Path, tree: ast.Module, node: ast.expr | None) -> tuple[CaseDef
     value = _literal(path, "CASES", node)
     if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
         raise TaskError(f"{path}, line {node.lineno}: CASES must be a list of dicts")
-    known = [name for name, _ in assignments(tree) if name not in ("CASES", "INPUTS", "NOTES")]
+    known = {name for name, _ in assignments(tree)} - {"CASES", "INPUTS", "NOTES"}
     cases = tuple(_case(path, item, known) for item in value)
-    names = [MAIN, *(c.name for c in cases)]
-    if twice := sorted({n for n in names if names.count(n) > 1}):
-        raise TaskError(f"{path}: two cases are called {twice[0]!r} ({MAIN!r} is the file's own constants)")
+    names = Counter([MAIN, *(c.name for c in cases)])
+    if twice := sorted(name for name, times in names.items() if times > 1):
+        raise TaskError(f"{path}: two cases are called {twice[0]!r:.100} ({MAIN!r} is the file's own constants)")
     return cases
 
 
-def _case(path: Path, item: dict[Any, Any], known: Sequence[str]) -> CaseDef:
+def _case(path: Path, item: dict[Any, Any], known: Set[str]) -> CaseDef:
     name = item.get("name")
     if not isinstance(name, str) or not name:
         raise TaskError(f"{path}: a case has no name: {item!r:.100}")
     overrides = tuple((key, value) for key, value in item.items() if key not in _FLAGS)
     for key, value in overrides:
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
+            close = difflib.get_close_matches(str(key), known, n=1) if len(str(key)) < _LONGEST_NAME else []
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise TaskError(f"{path}: case {name!r} sets {key!r}, which is not a constant of the file{hint}")
+            raise TaskError(f"{path}: case {name!r:.100} sets {key!r:.100}, which is not a constant of the file{hint}")
         if key == "PRECISION" and value not in PRECISIONS:
             raise TaskError(f"{path}: case {name!r}: PRECISION {value!r} is not one of {', '.join(PRECISIONS)}")
     return CaseDef(name, overrides, bool(item.get("held_out", False)), bool(item.get("cpu", False)))

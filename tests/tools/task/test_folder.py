@@ -1,5 +1,6 @@
 """Tasks in folders: found in the order of people, and nothing of a hostile folder hangs, leaks or grows."""
 
+import json
 import os
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.task import folder
-from kerneltune.tools.task.folder import BOUND, NO_TASK, OUTSIDE, TWICE, find_tasks
+from kerneltune.tools.task.folder import BOUND, DEEP, NO_TASK, OUTSIDE, TWICE, find_tasks
 
 WRITTEN = Path("nothing is written here")
 TASK = """# {}
@@ -87,6 +88,20 @@ def test_links_lead_nowhere_else(tmp_path: Path) -> None:
     told = reasons(mine)
     assert (told["out.py"], told["device.py"], told["good.py"], told["pipe.py"]) == (OUTSIDE, OUTSIDE, TWICE, NO_TASK)
     assert "secret.py" not in told
+
+
+def test_a_deep_folder_and_a_number_of_400_digits_leave_the_others_alone(tmp_path: Path) -> None:
+    write(tmp_path / "good.py")
+    tmp_path.joinpath(*["d"] * 40).mkdir(parents=True)
+    big = {"x": {"shape": ["n"], "dtype": "float32"}, "s": {"shape": None, "dtype": "float32"}}
+    reference = "def run(x, s): return x"
+    (tmp_path / "definition.json").write_text(
+        json.dumps({"name": "big", "axes": {"n": {"type": "var"}}, "inputs": big, "reference": reference})
+    )
+    given = {"x": {"type": "random"}, "s": {"type": "scalar", "value": 10**400}}
+    (tmp_path / "workload.jsonl").write_text(json.dumps({"axes": {"n": 4}, "inputs": given}))
+    assert names(tmp_path) == ["big", "good"]
+    assert list(reasons(tmp_path).values()) == [DEEP]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,21 @@ def test_a_faulty_file_is_one_clear_line(tmp_path: Path, source: str, message: s
     with pytest.raises(TaskError, match=message) as caught:
         read_task(write(tmp_path, source))
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_many_cases_is_read_at_once(tmp_path: Path) -> None:
+    constants = "\n".join(f"c{number} = 1" for number in range(20_000))
+    cases = ",".join(f"{{'name': '{number}', 'c{number}': 2}}" for number in range(20_000))
+    began_s = time.process_time()
+    assert len(read_task(write(tmp_path, f"{constants}{MINIMAL}CASES = [{cases}]")).cases) == 20_001
+    assert time.process_time() - began_s < 10  # comparing each with each took minutes
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a" * 300 + ".py", "/" * 5000, "a\0.py", "~nobody/a.py"])
+def test_a_name_that_no_file_can_have_is_one_short_line(name: str) -> None:
+    with pytest.raises(TaskError, match="no task") as caught:
+        find_task(name)
+    assert len(str(caught.value)) < 700
 
 
 def test_a_binary_file_is_not_a_task(tmp_path: Path) -> None:
