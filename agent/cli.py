@@ -35,7 +35,7 @@ ABOUT = {  # with what the first page says of each, for which none has to be imp
     "export": "Write stored runs as training data.",
     "report": "Write a report that can be sent to a colleague: one HTML file, readable offline, without scripts.",
     "watch": "Watch a run while it runs or later: follow it, look at its attempts, play it back, save a picture.",
-    "mcp": "Serve the tools to a coding agent.",
+    "mcp": "Serve the tools to a coding agent over standard input and output.",
     "tasks": "List the built-in tasks, or show or check one.",
     "serve": "Keep the evaluator warm, and judge for clients over HTTP.",
     "init": "Write a task file from a PyTorch function or module.",

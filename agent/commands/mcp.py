@@ -413,7 +413,7 @@ class AgentTools:
 
     def _beginning(self, name: str) -> str:
         """What names a start. Raises UsageError for a file elsewhere."""
-        path = os.path.expanduser(name)
+        path = os.path.join(self._root or "", os.path.expanduser(name))
         return self._inside(name) if path.endswith((".py", ".ptx")) or os.path.isfile(path) else name
 
     def _inside(self, name: str) -> str:

@@ -32,7 +32,7 @@ Examples:
     optimize serve                             on a Unix socket in runs/
     optimize serve --listen 127.0.0.1:8123     and print a token
     KERNELTUNE_TOKEN=… optimize serve --listen 0.0.0.0:8123
-    curl --unix-socket runs/service/optimize.sock http://localhost/health
+    curl http://127.0.0.1:8123/health          is it there?
 """,
 )
 

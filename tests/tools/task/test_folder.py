@@ -92,7 +92,7 @@ def test_links_lead_nowhere_else(tmp_path: Path) -> None:
 
 def test_a_deep_folder_and_a_number_of_400_digits_leave_the_others_alone(tmp_path: Path) -> None:
     write(tmp_path / "good.py")
-    tmp_path.joinpath(*["d"] * 40).mkdir(parents=True)
+    tmp_path.joinpath("tasks", *["d"] * 40).mkdir(parents=True)
     big = {"x": {"shape": ["n"], "dtype": "float32"}, "s": {"shape": None, "dtype": "float32"}}
     reference = "def run(x, s): return x"
     (tmp_path / "definition.json").write_text(
@@ -100,8 +100,9 @@ def test_a_deep_folder_and_a_number_of_400_digits_leave_the_others_alone(tmp_pat
     )
     given = {"x": {"type": "random"}, "s": {"type": "scalar", "value": 10**400}}
     (tmp_path / "workload.jsonl").write_text(json.dumps({"axes": {"n": 4}, "inputs": given}))
-    assert names(tmp_path) == ["big", "good"]
-    assert list(reasons(tmp_path).values()) == [DEEP]
+    found = find_tasks([str(tmp_path)], tmp_path / "made")
+    assert {task.name for task in found.tasks} == {"big", "good"}
+    assert [one.why for one in found.left_out if "/made/" not in one.path] == [DEEP]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
