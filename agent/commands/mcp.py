@@ -63,8 +63,8 @@ Examples:
 def mcp(*, arch: Arch = None, runs_dir: RunsDir = None, allow_unsandboxed: Unsandboxed = None) -> int:
     """Serve the tools to a coding agent over standard input and output.
 
-    Task files are taken from the working directory and below. Ends when the client does, or by Ctrl-C; runs that are
-    under way are concluded.
+    Task files are taken from the working directory and below. Ends when the client does, or by Ctrl-C; what was
+    finished is stored, and its runs can be taken up again.
     """
     if find_spec("mcp") is None:
         raise Unfit("serving agents needs the package mcp: pip install 'kerneltune[mcp]'")
