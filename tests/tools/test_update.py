@@ -10,7 +10,7 @@ import pytest
 
 from kerneltune.tools.receipt import author_view
 from kerneltune.tools.reflect import facts_of
-from kerneltune.tools.sandbox.workers import Machine
+from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import KernelEffects
 from kerneltune.tools.schema.plan import ArgEffect, Kernel, Launch, Plan, Storage, TensorArg, TensorRef
@@ -676,6 +676,28 @@ def test_kernels_compiled_side_by_side_are_the_same_as_one_after_another(machine
     assert (built.failure.status, built.failed_group) == (Status.COMPILE_FAILED, 1)
     assert [compiling.compile(groups).failed_group for groups in ([bad, good], [bad, bad], [good, bad])] == [0, 0, 1]
     assert compiling.compile([]).failure is None
+
+
+def test_a_compilers_answer_is_remembered_for_the_very_set_of_kernels_that_it_was_given(machine: Machine) -> None:
+    updater = Updater(a_task(rows_of(4, "main")), "sm_90", machine.tracer, machine.compiler)
+    plan = updater.update(HEADER + COPY_KERNEL + GOOD.replace("scale(x)", "scale(scale(x), 3)")).main_plan
+    assert plan is not None
+    one, other = plan.kernels
+    begun: list[Worker] = []
+
+    def compiler() -> Worker:
+        begun.append(machine.compiler())
+        return begun[-1]
+
+    compiling = KernelCompiler(compiler, "sm_90", compile_s=60.0, width=1)
+    both = compiling.compile([[one, other]])
+    assert compiling.compile([[one, other]]) == both
+    assert len(begun) == 1
+    assert set(compiling.compile([[one]]).artefacts) == {one.sha256}
+    assert len(begun) == 2, "one that was compiled beside others says nothing of the same alone"
+    bad = replace(one, text="no ttir")
+    assert [compiling.compile([[bad]]).failure is None for _ in range(2)] == [False, False]
+    assert len(begun) == 4, "a failure may be the machine's"
 
 
 def test_configs_that_no_block_has_room_for_are_passed_over_as_an_autotuner_does(machine: Machine) -> None:
