@@ -28,6 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TextIO, TypeVar, cast
 
+import h11
 import uvicorn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from starlette.applications import Starlette
@@ -43,7 +44,7 @@ from kerneltune.agent.authors.llm.author import TOOLS
 from kerneltune.agent.commands import kernelgym
 from kerneltune.agent.commands.bench import FilesView, from_bytes
 from kerneltune.agent.commands.mcp import AgentTools
-from kerneltune.agent.commands.service import MOST_RUNS, Busy, ClientRun, Priority, Service
+from kerneltune.agent.commands.service import Busy, ClientRun, Priority, Service
 from kerneltune.agent.commands.session import Patience
 from kerneltune.agent.commands.show import line_json
 from kerneltune.agent.events import Event
@@ -59,7 +60,9 @@ from kerneltune.tools.schema.verdict import evaluator_sha256
 from kerneltune.tools.task.load import builtin_names
 
 MOST_CONNECTIONS = 512
-REQUEST_S = 30.0  # for the head of a request to arrive
+_AT_ONCE = 128  # connections that are accepted before one is read; many more, and a flood would drive out who just came
+REQUEST_S = 30.0  # for the head of a request to arrive, and for a client to read what it was sent
+MOST_AHEAD_BYTES = 1 << 16  # of requests that are sent before the answer to the one before them
 _KEEP_ALIVE_S = 75
 MOST_TEXT = 1 << 20  # characters of a source or a reference
 MOST_BODY_BYTES = 4 << 20  # both, as JSON writes them
@@ -67,7 +70,8 @@ MOST_VALUES = 1 << 16  # in a body
 MOST_SOURCES = 100
 BODY_S = 30.0  # for a body to arrive
 IDLE_S = 900.0  # after which a session that nobody uses is ended, so that its place is free
-_MOST_EVALUATIONS = 10_000  # whose results are kept
+_MOST_EVALUATIONS = 10_000  # that wait, and whose results are kept
+_MOST_EVALUATING = 32  # at a time
 _POLL_S, _BEAT_S = 0.2, 15.0  # between looks for events; between signs of life
 REFERENCES = "references"  # the folder, in that of the runs, of the tasks that clients sent
 T = TypeVar("T")
@@ -207,8 +211,9 @@ class HttpServer:
         self.requests: Counter[int] = Counter()  # by status
         self.verdicts: Counter[str] = Counter()  # that clients were told, by status
         self._began_s, self._evaluator = time.monotonic(), evaluator_sha256()  # of the sources that are loaded
-        self._evaluations: dict[str, asyncio.Task[dict[str, Json]]] = {}  # of KernelGYM's clients, by their names
-        self._evaluating = asyncio.Semaphore(MOST_RUNS // 2)
+        # Of KernelGYM's clients, by their names: what is evaluated, and its evaluation.
+        self._evaluations: dict[str, tuple[bytes, asyncio.Task[dict[str, Json]]]] = {}
+        self._evaluating = asyncio.Semaphore(_MOST_EVALUATING)
         self._agents: AgentTools | None = None
 
     @contextlib.asynccontextmanager
@@ -536,18 +541,23 @@ class HttpServer:
         name = request.path_params["task_id"]
         if name not in self._evaluations:
             raise HttpError(404, f"no task {one_line(name, 100)!r} is known")
-        return name, self._evaluations[name]
+        return name, self._evaluations[name][1]
 
     def _evaluation(self, asked: kernelgym.EvaluationBody) -> "asyncio.Task[dict[str, Json]]":
-        """The evaluation under that name, begun now if there is none, or none that came to a result."""
-        known = self._evaluations.pop(asked.task_id, None)
-        if known is None or (known.done() and (asked.force_refresh or known.exception() is not None)):
+        """The evaluation of just that under its name, begun now if there is none, or none that came to a result. Raises
+        Busy."""
+        earlier, known = self._evaluations.get(asked.task_id, (b"", None))
+        is_refreshed = known is not None and known.done() and (asked.force_refresh or known.exception() is not None)
+        if known is None or is_refreshed or earlier != asked.digest:
+            ended = [name for name, (_, one) in self._evaluations.items() if one.done()]
+            if len(self._evaluations) - len(ended) >= _MOST_EVALUATIONS:
+                raise Busy(f"{_MOST_EVALUATIONS} evaluations wait; try again later")
+            for name in ended[: max(0, len(self._evaluations) + 1 - _MOST_EVALUATIONS)]:
+                del self._evaluations[name]
             known = asyncio.create_task(self._evaluated(asked))
             known.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it may be asked for later
-        self._evaluations[asked.task_id] = known
-        old = [name for name, one in self._evaluations.items() if one.done()]
-        for name in old[: max(0, len(self._evaluations) - _MOST_EVALUATIONS)]:
-            del self._evaluations[name]
+        self._evaluations.pop(asked.task_id, None)
+        self._evaluations[asked.task_id] = asked.digest, known
         return known
 
     async def _evaluated(self, asked: kernelgym.EvaluationBody) -> dict[str, Json]:
@@ -743,34 +753,63 @@ def openapi() -> dict[str, Json]:
 
 
 class _Connection(H11Protocol):
-    """One whose requests must be there in time: uvicorn itself waits for the rest of a head for ever."""
+    """One whose client has to keep up, and of which there are so many at most. uvicorn itself waits for ever for the
+    rest of a head and until what it sent is read, and hears no more of a client that sent its next request ahead."""
 
     _late: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+    _heard_s = 0.0  # when something came last, on the loop's clock
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Let the clock run."""
+        """Let the clock run. When there are too many, the one that has been silent longest goes: whoever floods us with
+        connections, for which no token is needed, loses them first."""
         super().connection_made(transport)
         self._watch()
+        there = [cast(_Connection, one) for one in self.connections if not one.transport.is_closing()]
+        if len(there) > MOST_CONNECTIONS:
+            silent = [one for one in there if not one.is_asked]
+            min(silent, key=lambda one: one._heard_s).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Let the clock run from the first byte of a request to the last of its head."""
         super().data_received(data)
         self._watch()
+        if self.conn.their_state is h11.DONE:  # it may send ahead, within bounds
+            if len(self.conn.trailing_data[0]) > MOST_AHEAD_BYTES:
+                self.transport.abort()
+            self.flow.resume_reading()
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read, but not for ever."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on: it reads."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
+        """Stop the clocks."""
         super().connection_lost(exc)
-        if self._late is not None:
-            self._late.cancel()
+        for clock in (self._late, self._unread):
+            if clock is not None:
+                clock.cancel()
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a request is being answered."""
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first
+        return cycle is not None and not cycle.response_complete
 
     def _watch(self) -> None:
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first
-        is_asked = cycle is not None and not cycle.response_complete
-        if is_asked and self._late is not None:
+        self._heard_s = self.loop.time()
+        if self.is_asked and self._late is not None:
             self._late.cancel()
             self._late = None
-        elif not is_asked and self._late is None:
-            self._late = self.loop.call_later(REQUEST_S, self.transport.close)
+        elif not self.is_asked and self._late is None:
+            self._late = self.loop.call_later(REQUEST_S, self.transport.abort)
 
 
 class _Server(uvicorn.Server):
@@ -810,7 +849,7 @@ async def listen_to(listening: socket.socket, http: HttpServer) -> None:
     async with http.agents() as routes:
         config = uvicorn.Config(
             http.app(routes), http=_Connection, ws="none", lifespan="off", log_config=None, log_level="critical",
-            access_log=False, server_header=False, limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=_KEEP_ALIVE_S,
+            access_log=False, server_header=False, backlog=_AT_ONCE, timeout_keep_alive=_KEEP_ALIVE_S,
         )  # fmt: skip
         ending = asyncio.create_task(http.end_idle())
         try:

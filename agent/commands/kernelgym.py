@@ -5,6 +5,7 @@ milliseconds. What its clients count as a reward is made of facts alone: a kerne
 failed, and whatever this machine could not find out is an error.
 """
 
+import hashlib
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -58,6 +59,12 @@ class EvaluationBody(BaseModel):
         """Whether a time is asked for."""
         asked = self.measure_performance if self.run_performance is None else self.run_performance
         return asked is not False
+
+    @property
+    def digest(self) -> bytes:
+        """Of what is evaluated: clients may give two kernels one name, and want the result of each."""
+        asked = self.reference_code, self.kernel_code, self.entry_point, self.backend, self.reference_backend
+        return hashlib.sha256(repr((*asked, self.workflow, self.is_timed)).encode()).digest()
 
     @property
     def patience(self) -> Patience:

@@ -240,6 +240,7 @@ class AgentTools:
     ) -> None:
         self._service, self._root, self._soon_s, self._is_shared = service, root, soon_s, is_shared
         self._latest: ClientRun | None = None
+        self._runs: tuple[ClientRun, ...] = ()  # that were started by these tools, as long as the service knows them
         self._later: dict[ClientRun, list[Answer]] = {}  # what was not there soon, and `wait` answers
         self._listening: dict[ClientRun, int] = {}  # requests that wait for one
         self._used: dict[ClientRun, float] = {}  # that are not over, and when one was asked for (monotonic clock, s)
@@ -312,7 +313,7 @@ class AgentTools:
     async def _resources(self, ctx: Context, params: Any) -> "types.ListResourcesResult":
         import mcp_types as types
 
-        runs = self._service.result().runs if self._service.done() else ()
+        runs = () if self._is_shared else self._runs  # who knows a run's id may ask for it, and nobody else
         made = [
             types.Resource(name=f"{name} of {run.run_id}", uri=uri.format(run=run.run_id))
             for run in runs
@@ -403,18 +404,23 @@ class AgentTools:
         else:
             run = service.start(self._task(wanted.task or ""), author, settings)
         self._latest, self._used[run] = run, time.monotonic()
+        self._runs = (*(one for one in self._runs if one in service.runs), run)
         if self._is_shared:  # before it has a name nobody could ask for it
             await _told(ctx, run.opening, lambda: run.doing, math.inf)
         return await self._opened(ctx, run)
 
     def _task(self, name: str) -> str:
         """What names a task. Raises UsageError for a file elsewhere."""
-        return name if name.isidentifier() else self._inside(name)
+        from kerneltune.tools.task.load import builtin_names
+
+        is_no_file = name.isidentifier() and (name in builtin_names() or not os.path.isfile(name))
+        return name if is_no_file else self._inside(name)
 
     def _beginning(self, name: str) -> str:
         """What names a start. Raises UsageError for a file elsewhere."""
-        path = os.path.join(self._root or "", os.path.expanduser(name))
-        return self._inside(name) if path.endswith((".py", ".ptx")) or os.path.isfile(path) else name
+        path = os.path.expanduser(name)
+        places = path, os.path.join(self._root or "", path)  # a name that leads somewhere from here is no attempt's
+        return self._inside(name) if path.endswith((".py", ".ptx")) or any(map(os.path.isfile, places)) else name
 
     def _inside(self, name: str) -> str:
         """The path of a file that lies in the root or below. Raises UsageError for another."""
@@ -517,10 +523,18 @@ class AgentTools:
         named = arguments.get("run")
         if named is None and (self._is_shared or self._latest is None):
             raise UsageError("say which `run`" if self._is_shared else "no run was started here yet; call `start`")
-        run = self._latest if named is None else (await self._ready(ctx)).find(str(named))
+        run = self._latest if named is None else self._found(str(named))
         assert run is not None
         self._used[run] = time.monotonic()
         return run
+
+    def _found(self, run_id: str) -> "ClientRun":
+        """A run of these tools. Raises UsageError."""
+        known = {run.run_id: run for run in self._runs}
+        if run_id not in known:
+            told = "" if self._is_shared else f"; those are: {', '.join(known) or 'none yet'}"
+            raise UsageError(f"no run {run_id!r:.100} was started here{told}")
+        return known[run_id]
 
     def end_idle(self, after_s: float) -> None:
         """End the runs that nobody has asked for in so many seconds."""

@@ -37,7 +37,9 @@ from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.task.load import TaskFile, find_task
 
 MOST_OPEN = 4  # tasks: each holds a judge, and on a GPU the memory of its inputs and answers
-MOST_RUNS = 64  # under way at a time; each is a thread that mostly waits
+MOST_RUNS = 128  # under way at a time; each is a thread that mostly waits
+MOST_OF_ONE = MOST_RUNS // 2  # of one client, so that one that leaves its runs lying keeps nobody else out
+_EVERY = 16  # turns, of which one goes to whoever waits longest
 WHOLE_CONTEXT = 10**9  # tokens: a client remembers its conversation itself
 _MOST_KEPT = 256  # runs that are over, of which a client may still ask
 Priority = Literal["interactive", "batch"]
@@ -161,7 +163,8 @@ class ClientRun:
 
 class FairQueue:
     """Who may judge next: one at a time, interactive clients before batches, and among those of a rank the one that was
-    served least while others waited. Any thread may wait."""
+    served least while others waited. Now and then it is whoever waits longest, lest batches, or clients that call
+    themselves by another name each time, keep somebody waiting for ever. Any thread may wait."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -170,6 +173,7 @@ class FairQueue:
         self._round = 0  # of the one that was served last
         self._next: dict[str, int] = {}  # the round of a client's next ticket, where that is not the present one
         self._numbers = itertools.count()
+        self._turns = 0
 
     @property
     def waiting(self) -> int:
@@ -183,9 +187,14 @@ class FairQueue:
             self._next[client] = its_round + 1
             ticket = _RANKS[priority], its_round, next(self._numbers)
             self._tickets.append(ticket)
-            self._changed.wait_for(lambda: not self._is_busy and min(self._tickets) == ticket)
+            self._changed.wait_for(lambda: not self._is_busy and self._first() == ticket)
             self._tickets.remove(ticket)
+            self._turns += 1
             self._is_busy, self._round = True, max(self._round, its_round)
+
+    def _first(self) -> tuple[int, int, int]:
+        longest_first = self._turns % _EVERY == _EVERY - 1
+        return min(self._tickets, key=lambda ticket: ticket[2] if longest_first else ticket)
 
     def leave(self) -> None:
         """End the turn."""
@@ -305,7 +314,7 @@ class Service:
         self.shop: Future[Workshop] = Future()
         self.tasks = OpenTasks(lambda file: session(self.shop.result(), file), MOST_OPEN)
         self._runs: list[ClientRun] = []
-        self._benches: dict[Future[int], Controls] = {}
+        self._benches: dict[Future[int], tuple[str, Controls]] = {}  # with their clients
         self._is_ending = False
         self._changing = threading.Lock()
 
@@ -337,7 +346,9 @@ class Service:
 
     def _under_way(self) -> list[Controls]:
         with self._changing:
-            return [run.controls for run in self._runs if not run.outcome.done()] + list(self._benches.values())
+            return [run.controls for run in self._runs if not run.outcome.done()] + [
+                controls for _, controls in self._benches.values()
+            ]
 
     def _prepare(self) -> None:
         try:
@@ -355,13 +366,6 @@ class Service:
     def running(self) -> int:
         """Runs and benches that are under way."""
         return len(self._under_way())
-
-    def find(self, run_id: str) -> ClientRun:
-        """A run of this service. Raises UsageError."""
-        known = {run.run_id: run for run in self.runs}
-        if run_id not in known:
-            raise UsageError(f"no run {run_id!r:.100} was started here; those are: {', '.join(known) or 'none yet'}")
-        return known[run_id]
 
     def start(
         self,
@@ -397,7 +401,7 @@ class Service:
         settings = replace(settings or self.settings, context_tokens=WHOLE_CONTEXT)
         open_task = partial(self.tasks.use, patience=patience, client=run.choice.name, priority=priority)
         with self._changing:
-            self._insist_on_room()
+            self._insist_on_room(run.choice.name)
             over = [other for other in self._runs if other.outcome.done()]
             for forgotten in over[:-_MOST_KEPT]:
                 self._runs.remove(forgotten)
@@ -409,11 +413,15 @@ class Service:
         threading.Thread(target=run.drive, args=[drive], name="run", daemon=True).start()
         return run
 
-    def _insist_on_room(self) -> None:
+    def _insist_on_room(self, client: str) -> None:
         if self._is_ending:
             raise Busy("the service ends, and begins nothing more")
-        if sum(not run.outcome.done() for run in self._runs) + len(self._benches) >= MOST_RUNS:
+        under_way = [run.choice.name for run in self._runs if not run.outcome.done()]
+        under_way += [whose for whose, _ in self._benches.values()]
+        if len(under_way) >= MOST_RUNS:
             raise Busy(f"{MOST_RUNS} runs are under way; finish one first, or try again later")
+        if under_way.count(client) >= MOST_OF_ONE:
+            raise Busy(f"{MOST_OF_ONE} runs of {client} are under way; finish one first, or try again later")
 
     def bench(
         self,
@@ -431,8 +439,8 @@ class Service:
         UsageError for a task that is not there."""
         file, settings, judged = find_task(task), settings or self.settings, Future[int]()
         with self._changing:
-            self._insist_on_room()
-            self._benches[judged] = controls
+            self._insist_on_room(client)
+            self._benches[judged] = client, controls
 
         def judge() -> None:
             try:

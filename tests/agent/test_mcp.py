@@ -253,6 +253,21 @@ def test_when_a_client_goes_its_best_is_on_disk_and_what_was_not_benched_waits(
     told(begun, tmp_path, comes_back)
 
 
+def test_what_lies_beside_the_service_is_no_file_of_an_agent(
+    begun: workers.Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "secret").write_text("a key\n")
+    monkeypatch.chdir(tmp_path)  # where the service runs, and not the root
+
+    async def story(agent: Client) -> None:
+        for name in ("secret", "./secret", "work/../secret"):
+            assert (await call(agent, "start", task="softmax", begin_with=name))["is_error"]
+        assert "no task" in (await call(agent, "start", task="secret"))["text"]
+
+    told(begun, tmp_path / "work", story)
+
+
 def test_two_agents_share_a_service_over_http_and_each_names_its_run(tmp_path: Path) -> None:
     async def agent_at(path: Path, story: Story) -> None:
         async with (
@@ -268,6 +283,12 @@ def test_two_agents_share_a_service_over_http_and_each_names_its_run(tmp_path: P
         assert "`run`" in (await call(agent, "update", rationale="divides", source=RIGHT))["text"]
         await call(agent, "update", run=run, rationale="divides", source=RIGHT)
         assert (await call(agent, "bench", run=run, attempt=1))["attempt"]["status"] == "checked"
+        assert (await agent.list_resources()).resources == []  # nor does a mistake tell the runs of others
+        assert (await call(agent, "show", run="another"))["text"].endswith("no run 'another' was started here")
+        async with httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(place)), timeout=100) as http:
+            begun = (await http.post("http://service/sessions", json={"task": "softmax"})).json()
+            assert "no run" in (await call(agent, "finish", run=begun["run_id"]))["text"]
+            await http.delete(f"http://service/sessions/{begun['session']}")
         assert "takes no files" in (await call(agent, "start", task="/etc/passwd"))["text"]
         assert (await call(agent, "finish", run=run))["best"]["number"] == 1
 
@@ -275,7 +296,8 @@ def test_two_agents_share_a_service_over_http_and_each_names_its_run(tmp_path: P
         await asyncio.gather(agent_at(path, story), agent_at(path, story))
 
     with served(tmp_path) as service:
-        asyncio.run(both(service.path))
+        place = service.path
+        asyncio.run(both(place))
     assert len(set(runs)) == 2
     with Store.open(tmp_path / "runs") as store:
         assert [store.load_run(run).author for run in runs] == ["mcp:mcp", "mcp:mcp"]

@@ -1,6 +1,9 @@
 """The service as its clients meet it: a real process, a real socket, and clients of every kind."""
 
+import asyncio
 import contextlib
+import io
+import itertools
 import json
 import os
 import signal
@@ -10,7 +13,8 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +22,26 @@ from typing import Any
 import httpx2
 import pytest
 
-from kerneltune.agent.commands.http_server import ENDPOINTS, MOST_BODY_BYTES, MOST_VALUES, openapi
-from kerneltune.agent.commands.service import FairQueue, OpenTasks, Priority, Turn
+from kerneltune.agent.attempt import Controls
+from kerneltune.agent.commands import http_server
+from kerneltune.agent.commands.bench import FilesView
+from kerneltune.agent.commands.http_server import (
+    ENDPOINTS,
+    MOST_BODY_BYTES,
+    MOST_CONNECTIONS,
+    MOST_VALUES,
+    HttpServer,
+    listen_to,
+    openapi,
+)
+from kerneltune.agent.commands.service import MOST_OF_ONE, Busy, FairQueue, OpenTasks, Priority, Service, Turn
 from kerneltune.agent.commands.session import Patience, session, workshop
 from kerneltune.agent.events import Judged, RunEnded
 from kerneltune.agent.record.store import Store
-from kerneltune.agent.settings import Settings
+from kerneltune.agent.settings import Environment, Settings
 from kerneltune.tools.bench import CpuBench
 from kerneltune.tools.sandbox import workers
+from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.task.load import find_task
 from tests.agent import warm
 from tests.agent.shell import ROOT, SOFTMAX, env, optimize
@@ -34,6 +50,7 @@ REFERENCE = Path(SOFTMAX).read_text()
 BROKEN = json.loads((ROOT / "tests/agent/stories/softmax.jsonl").read_text().split("\n")[0])["calls"][0]["arguments"]
 OVERFLOWS = BROKEN["source"].replace("tl.expo(v)", "tl.exp(v)")
 RIGHT = BROKEN["source"].replace("tl.expo(v)", "tl.exp(v - tl.max(v, 0))")
+NOBODY = Environment((), "", "", no_color=True, ci=True)
 ENDLESS = "while True:\n    pass\n"
 
 
@@ -115,6 +132,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (folder / "tasks").mkdir()
     with served(folder, "--root", "tasks") as started:
         yield started
+
+
+@pytest.fixture
+def begun(forked_workers: None) -> Iterator[workers.Workers]:
+    with workers.begun() as begun:
+        yield begun
 
 
 def test_a_client_improves_a_kernel_by_calls_and_its_session_is_a_run_like_any_other(service: Served) -> None:
@@ -299,6 +322,8 @@ def test_a_client_of_kernelgym_is_answered_in_its_words_and_a_failure_of_ours_is
         assert client.get("/status/ours").json()["status"] == "failed"
         assert client.get("/results/ours").status_code == 400
         assert client.get("/status/unknown").status_code == 404
+        other = client.post("/evaluate", json=tasks[1] | {"task_id": "right"})  # another kernel under a known name
+        assert other.json()["error_code"] == "COMPILATION_ERROR"
         timed = client.post("/evaluate", json=tasks[0] | {"task_id": "timed", "run_performance": True})
         assert timed.status_code == 400
         assert "nothing is timed here" in timed.json()["error"]
@@ -357,6 +382,74 @@ def test_of_64_clients_a_tenth_is_hostile_and_the_others_notice_nothing(service:
     assert all(b" 400 " in answer for answer in answers[1:])
     for line in hostile:
         line.close()
+
+
+def test_idle_connections_keep_nobody_out(service: Served) -> None:
+    with contextlib.ExitStack() as held:
+        for _ in range(MOST_CONNECTIONS + 100):
+            held.enter_context(raw(service, b"", hangs=True))
+        assert service.ask("GET", "/health")["status"] == "healthy"
+        assert len(os.listdir(f"/proc/{service.pid}/fd")) < MOST_CONNECTIONS + 200
+
+
+def test_a_client_that_sent_ahead_and_went_away_frees_its_place(service: Served) -> None:
+    body = json.dumps({"task": "softmax", "source": ENDLESS, "limits": {"trace_s": 50.0}}).encode()
+    line = raw(service, post("/bench", body), hangs=True)
+    with service.client() as client:
+        under_way = lambda: "kerneltune_runs_under_way 0" not in client.get("/metrics").text  # noqa: E731
+        until(under_way, 10)
+        line.sendall(post("/bench", b"{}"))
+        time.sleep(0.2)
+        line.close()
+        until(lambda: not under_way(), 10)
+
+
+def until(is_so: Callable[[], bool], most_s: float) -> None:
+    ends = time.monotonic() + most_s
+    while not is_so():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def test_a_client_that_does_not_read_is_let_go(
+    begun: workers.Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_S", 0.5)
+    got = list[int]()
+
+    def client(path: str) -> None:
+        with socket.socket(socket.AF_UNIX) as line, contextlib.suppress(OSError):
+            line.connect(path)
+            line.settimeout(5)
+            line.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 200)
+            time.sleep(2)
+            while data := line.recv(1 << 20):
+                got.append(data.count(b"HTTP/1.1 200"))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path := str(tmp_path / "socket"))
+        listening.listen()
+        thread = threading.Thread(target=client, args=[path])
+        thread.start()
+        asyncio.run(listen_to(listening, HttpServer(Service(Settings(runs_dir=tmp_path), NOBODY, begun))))
+        thread.join()
+    assert 0 < sum(got) < 200
+
+
+def test_one_client_does_not_take_all_places(begun: workers.Workers, tmp_path: Path) -> None:
+    service = Service(Settings(runs_dir=tmp_path), NOBODY, begun)  # whose tasks do not open yet
+
+    def bench(client: str) -> Future[int]:
+        view = FilesView(io.StringIO(), io.StringIO(), total=0)
+        return service.bench("softmax", [], view, Controls(), client=client)
+
+    waiting = [bench("many") for _ in range(MOST_OF_ONE)]
+    with pytest.raises(Busy, match="runs of many are under way"):
+        bench("many")
+    waiting.append(bench("few"))
+    service.shop.set_exception(UsageError("over"))
+    assert all("over" in str(one.exception(10)) for one in waiting)
 
 
 @pytest.mark.parametrize(
@@ -515,6 +608,35 @@ def test_turns_go_to_interactive_clients_first_and_then_round_by_round() -> None
     for thread in threads:
         thread.join(10)
     assert order == ["me", "many", "few", "many", "few", "many"]
+
+
+def test_nobody_waits_for_ever_for_a_turn() -> None:
+    queue, is_over = FairQueue(), threading.Event()
+
+    def others(number: int) -> None:
+        for turn in itertools.count():
+            if is_over.is_set():
+                return
+            with Turn(queue, f"{number}.{turn}", "interactive"):  # another name each time
+                time.sleep(0.001)
+
+    def me(priority: Priority) -> None:
+        for _ in range(3):
+            with Turn(queue, "me", priority):
+                pass
+
+    threads = [threading.Thread(target=others, args=[number]) for number in range(4)]
+    waiting = [threading.Thread(target=me, args=[priority], daemon=True) for priority in ("interactive", "batch")]
+    for thread in [*threads, *waiting]:
+        thread.start()
+    try:
+        for thread in waiting:
+            thread.join(10)
+            assert not thread.is_alive()
+    finally:
+        is_over.set()
+    for thread in threads:
+        thread.join()
 
 
 def test_a_task_is_open_once_and_the_least_recently_used_goes_when_there_are_more(
