@@ -13,6 +13,7 @@ from kerneltune.agent.commands.suite import (
     Kernels,
     ModelEffort,
     Name,
+    Ray,
     author_names,
     run_suite,
 )
@@ -50,6 +51,7 @@ def evaluate(
     tier: Tier = None,
     width: Width = None,
     arch: Arch = None,
+    ray: Ray = "",
     runs_dir: RunsDir = None,
     json: AsLines = False,
     plain: AsText = False,
@@ -66,4 +68,5 @@ def evaluate(
             raise UsageError(f"{flag} {value}: give at least 1")
     settings = chosen_settings({key: value for key, value in locals().items() if key not in ("flag", "value")})
     authors = tuple(author_names(model, settings, environment()))
-    return run_suite(Asked(suite, authors, samples, name, sample_attempts=attempts), settings, json=json, plain=plain)
+    asked = Asked(suite, authors, samples, name, sample_attempts=attempts, ray=ray)
+    return run_suite(asked, settings, json=json, plain=plain)

@@ -716,14 +716,20 @@ def resume_run(
 
 
 def resume_opened(
-    opened: Session, run_id: str, choice: Choice, settings: Settings, store: Store, show: Emit
+    opened: Session,
+    run_id: str,
+    choice: Choice,
+    settings: Settings,
+    store: Store,
+    show: Emit,
+    controls: Controls | None = None,
 ) -> RunOutcome:
     """Go on with a stored run on its task, which is open, in its manner and until the limits of `settings`. Raises
     StoreError where another process runs it."""
     with alive(settings.runs_dir / run_id):
         event = store.load_run(run_id)
         settings = _as_then(settings, event)
-        return _go_on(event, store.load_events(run_id), choice, opened, settings, store, show)
+        return _go_on(event, store.load_events(run_id), choice, opened, settings, store, show, controls)
 
 
 def _go_on(

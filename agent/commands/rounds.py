@@ -12,11 +12,14 @@ nobody starves). All runs of a task get the same share, so that authors can be c
 import contextlib
 import functools
 import math
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 
-from kerneltune.agent.attempt import Attempt, StopReason
+from kerneltune.agent.attempt import Attempt, Controls, StopReason
+from kerneltune.agent.commands.fleet import Fleet
 from kerneltune.agent.commands.lifecycle import (
     NOTHING,
     Choice,
@@ -191,10 +194,22 @@ class SuiteRun:
 
 
 @dataclass
+class Slot:
+    """Where one turn at a time is given. `opened`: the task of the last one; `controls`: of the run under way."""
+
+    number: int
+    held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    opened: Session | None = None
+    opening_s: float = 0.0
+    controls: Controls = field(default_factory=Controls)
+
+
+@dataclass
 class SuiteWork:
     """A suite in progress. `authors`: by the name that a person gave, as they were when the suite began; closed.
     `began`: when this process did, Unix time; `sample_attempts`: each run is a sample of so many attempts, whatever the
-    budget."""
+    budget; `fleet`: the judges elsewhere, each of which gives a turn at a time, so that the seconds of the budget are
+    theirs together."""
 
     name: str
     wanted: Sequence[SuiteRun]
@@ -206,12 +221,20 @@ class SuiteWork:
     view: SuiteView
     began: float
     sample_attempts: int | None = None
+    fleet: Fleet | None = None
     problems: dict[str, str] = field(default_factory=dict)  # of tasks that cannot be opened, by hash
     lost: dict[str, StopReason] = field(default_factory=dict)  # authors that no longer answer
     too_dear: set[int] = field(default_factory=set)  # runs whose share of the dollars is less than a request costs
 
     def __post_init__(self) -> None:
-        settings = self.settings
+        self._slots = [Slot(number) for number in range(self.fleet.width if self.fleet else 1)]
+        self._width = len(self._slots)
+        self._changed = threading.Condition()
+        self._claims: dict[int, Settings] = {}  # by the place of a run that is under way, how far it may go
+        self._homes: dict[int, int] = {}  # by place, the slot that a run belongs to: times of one judge are compared
+        self._is_ending = False
+        most_s = self.settings.max_time_s
+        settings = replace(self.settings, max_time_s=None if most_s is None else most_s * self._width)
         models = sum(self.authors[w.author].model is not None for w in self.wanted)
         on_gpu = self.shop.gpu is not None
         self.shares = {
@@ -224,10 +247,18 @@ class SuiteWork:
         self.progress = [
             progress_of(self.store, found[at]) if at in found else Progress() for at in range(len(self.wanted))
         ]
-        self._earlier_s = sum(p.elapsed_s for p in self.progress)
+        self._homes |= self._earlier_homes(found)
+        self._earlier_s = sum(p.elapsed_s for p in self.progress) / self._width
         self._used_before = self.used(self.began)
-        self._held = contextlib.ExitStack()
-        self._opened: Session | None = None
+
+    def _earlier_homes(self, found: Mapping[int, str]) -> dict[int, int]:
+        """Which slots have the GPUs that stored runs began on, by the runs' places."""
+        homes = {}
+        for at, run_id in found.items():
+            gpu = self.store.load_run(run_id).machine.get("gpu")
+            if self.fleet and isinstance(gpu, dict) and (slot := self.fleet.slot_of(gpu.get("uuid"))) is not None:
+                homes[at] = slot
+        return homes
 
     def _stored(self) -> dict[int, str]:
         """The runs that this record has of those that are wanted, by place: the same task, author, seed and manner, on
@@ -249,27 +280,81 @@ class SuiteWork:
     def run(self) -> StopReason | None:
         """Give turns until the budget is used or nobody is open. Returns INTERRUPTED after a Ctrl-C in a run, the
         reason of an author that no longer answers, or None. Raises KeyboardInterrupt between runs, GpuLost."""
-        with self._held:
-            while (at := self.next_run()) is not None:
-                self.view.begin(self.state(at))
-                opened, before = self._open(self.wanted[at]), self.progress[at]
-                why = self._turn(at, opened) if opened else None
-                if why is StopReason.COST and self.progress[at].cost_usd == before.cost_usd:
-                    self.too_dear |= self._priced_out(at)
-                if why in (StopReason.MODEL_ERROR, StopReason.NO_ACCESS):
-                    self.lost[self.wanted[at].author] = why
-                self.view.end(self.state(at))
-                if why is StopReason.INTERRUPTED:
-                    return why
+        if self._width == 1:
+            self._work(self._slots[0])
+        else:
+            self._work_side_by_side()
+        if self._is_ending:
+            return StopReason.INTERRUPTED
         return next(iter(self.lost.values()), None)
 
-    def next_run(self) -> int | None:
-        """The place of the run whose turn it is; None at the end."""
-        return (
-            None
-            if self.left_share(time.time()) <= 0.0
-            else whose_turn([self._standing(at) for at in range(len(self.wanted))])
-        )
+    def _work_side_by_side(self) -> None:
+        """As many turns at a time as there are slots; none more after Ctrl-C or a failure, which is raised."""
+        with ThreadPoolExecutor(self._width, thread_name_prefix="share") as pool:
+            working = [pool.submit(self._work, slot) for slot in self._slots]
+            try:
+                for one in as_completed(working):
+                    one.result()
+            except BaseException as error:
+                self._end()
+                if not isinstance(error, KeyboardInterrupt):
+                    raise
+
+    def _end(self) -> None:
+        """Give no more turns, and end those under way at once, to be gone on with."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify_all()
+        for slot in self._slots:
+            slot.controls.stop(interrupted=True)
+            slot.controls.skip()
+
+    def _work(self, slot: Slot) -> None:
+        """Give a slot's turns."""
+        with slot.held:
+            while (at := self._claim(slot)) is not None:
+                try:
+                    why = self._share(at, slot)
+                finally:
+                    with self._changed:
+                        del self._claims[at]
+                        self._changed.notify_all()
+                if why is StopReason.INTERRUPTED:
+                    self._is_ending = True
+
+    def _share(self, at: int, slot: Slot) -> StopReason | None:
+        """One turn of a run; why it ended, None where its task cannot be opened."""
+        self.view.begin(self.state(at))
+        opened, before = self._open(self.wanted[at], slot), self.progress[at]
+        why = self._turn(at, opened, slot) if opened else None
+        if why is StopReason.COST and self.progress[at].cost_usd == before.cost_usd:
+            self.too_dear |= self._priced_out(at)
+        if why in (StopReason.MODEL_ERROR, StopReason.NO_ACCESS):
+            self.lost[self.wanted[at].author] = why
+        self.view.end(self.state(at))
+        return why
+
+    def _claim(self, slot: Slot) -> int | None:
+        """The place of the run whose turn a slot gives next, with its share held for it; None at the end. Where others
+        have all that is open, it waits for what they leave."""
+        with self._changed:
+            while not self._is_ending:
+                if (at := self.next_run(slot.number)) is not None:
+                    self._claims[at] = self._limits(at)
+                    self._homes[at] = slot.number
+                    return at
+                if not self._claims:
+                    return None
+                self._changed.wait()
+        return None
+
+    def next_run(self, slot: int) -> int | None:
+        """The place of the run whose turn it is in a slot; None where there is none."""
+        if self.left_share(time.time()) <= 0.0 or min(self._unclaimed()) <= 0.0:
+            return None
+        elsewhere = {*self._claims, *(at for at, home in self._homes.items() if home != slot)}
+        standings = [self._standing(at) for at in range(len(self.wanted))]
+        return whose_turn([replace(s, is_open=s.is_open and at not in elsewhere) for at, s in enumerate(standings)])
 
     def _standing(self, at: int) -> Standing:
         wanted, had = self.wanted[at], self.progress[at]
@@ -307,6 +392,13 @@ class SuiteWork:
         most_usd = self.settings.max_cost_usd
         return math.inf if most_usd is None else most_usd - sum(p.cost_usd for p in self.progress)
 
+    def _unclaimed(self) -> tuple[float, float]:
+        """Attempts and dollars that are left and not held for a run under way."""
+        claims = [(its, self.progress[at]) for at, its in self._claims.items()]
+        attempts = sum((its.max_attempts or 0) - had.attempts for its, had in claims)
+        usd = sum(its.max_cost_usd - had.cost_usd for its, had in claims if its.max_cost_usd is not None)
+        return self.left_attempts - attempts, self.left_usd - usd
+
     def left_share(self, now: float) -> float:
         """How much of the scarcest budget is left, from 0 to 1; 1 without any."""
         settings = self.settings
@@ -323,24 +415,29 @@ class SuiteWork:
             return sum(self._over(at) != "" for at in range(len(self.wanted))) / len(self.wanted)
         return 1.0 - self.left_share(now)
 
-    def _limits(self, at: int, opening_s: float) -> Settings:
-        """The settings of a run's next turn: its share, as far as the suite's budget has it."""
+    def _limits(self, at: int) -> Settings:
+        """The settings of a run's next turn: its share, as far as the suite's budget has it, but for the time."""
         wanted, had = self.wanted[at], self.progress[at]
         share = self.shares[wanted.author]
-        time_s, usd = share.time_s, share.cost_usd
-        if time_s is not None:
-            time_s = max(_LEAST_S, min(max(time_s - opening_s, time_s / 2), self.left_s(time.time())))
-        if self.authors[wanted.author].model is not None and math.isfinite(self.left_usd):
+        usd, (left_attempts, left_usd) = share.cost_usd, self._unclaimed()
+        if self.authors[wanted.author].model is not None and math.isfinite(left_usd):
             of_share = math.inf if usd is None else max((had.shares + 1) * usd, had.cost_usd + usd / 2)
-            usd = min(of_share, had.cost_usd + self.left_usd)
+            usd = min(of_share, had.cost_usd + left_usd)
         attempts = max((had.shares + 1) * share.attempts, had.attempts + 1)
         return replace(
             self.settings,
             seed=wanted.seed,
-            max_attempts=int(min(attempts, had.attempts + self.left_attempts)),
-            max_time_s=time_s,
+            max_attempts=int(min(attempts, had.attempts + left_attempts)),
+            max_time_s=None,
             max_cost_usd=usd,
         )
+
+    def _time_s(self, at: int, opening_s: float) -> float | None:
+        """The seconds of a run's next turn, once its task is open."""
+        time_s = self.shares[self.wanted[at].author].time_s
+        if time_s is None:
+            return None
+        return max(_LEAST_S, min(max(time_s - opening_s, time_s / 2), self.left_s(time.time())))
 
     def _priced_out(self, at: int) -> set[int]:
         """The runs that cannot ask for a reply: this one, and where less than a share is left none can."""
@@ -351,27 +448,32 @@ class SuiteWork:
 
     # One turn
 
-    def _open(self, run: SuiteRun) -> Session | None:
-        """Its task, opened, or still open; None where it cannot be, which is noted."""
-        task = run.task
-        if self._opened is None or self._opened.file is not task:
-            self._opened = None
-            self._held.close()
-            self.opening_s = -time.monotonic()
-            try:
-                self._opened = self._held.enter_context(session(self.shop, task))
-            except TaskError as error:
-                self.problems[task.sha256] = str(error)
-                self.view(Warned("", f"{run.label} cannot be opened: {error}"))
-            self.opening_s += time.monotonic()
-        else:
-            self.opening_s = 0.0
-        return self._opened
+    def _open(self, run: SuiteRun, slot: Slot) -> Session | None:
+        """Its task, opened, or still open; None where it cannot be, which is noted. With a fleet it is opened for each
+        turn, since the slot's judge may be another one."""
+        if slot.opened is not None and slot.opened.file is run.task and self.fleet is None:
+            slot.opening_s = 0.0
+            return slot.opened
+        began_s, slot.opened = time.monotonic(), None
+        slot.held.close()
+        try:
+            fleet, shop = self.fleet, self.shop
+            its = fleet.session(shop, slot.number, run.task) if fleet else session(shop, run.task)
+            slot.opened = slot.held.enter_context(its)
+        except TaskError as error:
+            self.problems[run.task.sha256] = str(error)
+            self.view(Warned("", f"{run.label} cannot be opened: {error}"))
+        slot.opening_s = time.monotonic() - began_s
+        return slot.opened
 
-    def _turn(self, at: int, opened: Session) -> StopReason:
+    def _turn(self, at: int, opened: Session, slot: Slot) -> StopReason:
         """Let a run go on for its share; why that ended."""
-        name, run_id = self.wanted[at].author, self.progress[at].run_id
-        settings = settings_of(name, self.authors, self._limits(at, self.opening_s))
+        name, run_id, show = self.wanted[at].author, self.progress[at].run_id, self.view.of_run(at)
+        limits = replace(self._claims[at], max_time_s=self._time_s(at, slot.opening_s))
+        settings = settings_of(name, self.authors, limits)
+        slot.controls = Controls()
+        if self._is_ending:
+            slot.controls.stop(interrupted=True)
         try:
             author = named(name, f"suite {self.name}", settings, self.environment)
         except LlmError as error:
@@ -379,10 +481,10 @@ class SuiteWork:
             return refusal(error)
         with contextlib.closing(author):
             if run_id is None:
-                make = functools.partial(run_opened, opened, author, settings, self.store, self.view, suite=self.name)
+                make = functools.partial(run_opened, opened, author, settings, self.store, suite=self.name)
             else:
-                make = functools.partial(resume_opened, opened, run_id, author, settings, self.store, self.view)
-            outcome = make()
+                make = functools.partial(resume_opened, opened, run_id, author, settings, self.store)
+            outcome = make(show, slot.controls)
         self.progress[at] = progress_of(self.store, outcome.run_id)
         return outcome.why
 

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kerneltune.agent.attempt import StopReason
+    from kerneltune.agent.commands.fleet import Fleet
     from kerneltune.agent.commands.lifecycle import Choice
     from kerneltune.agent.commands.rounds import SuiteRun, SuiteWork
     from kerneltune.agent.commands.session import Workshop
     from kerneltune.agent.record.store import Store
     from kerneltune.agent.report.suite import Suite
     from kerneltune.agent.view.output import ViewChoice
-    from kerneltune.agent.view.suite import SuiteView
+    from kerneltune.agent.view.suite import SuiteState, SuiteView
     from kerneltune.tools.task.folder import FoundTasks, LeftOut
 
 SCHEMA_VERSION = 1
@@ -51,6 +52,10 @@ BaseUrl = Annotated[str | None, Parameter(metavar="URL", help="The models' serve
 ModelEffort = Annotated[Effort | None, Parameter(help="How hard models think.")]
 Kernels = Annotated[Language | None, Parameter(help="What the kernels are written in: triton, or ptx.")]
 Dollars = Annotated[float | None, Parameter(name="--max-cost", metavar="DOLLARS", help="Dollars for all of it.")]
+Ray = Annotated[
+    str,
+    Parameter(metavar="ADDRESS", help="Judge on the GPUs of a Ray cluster, side by side: auto, or HOST:PORT."),
+]
 AsText = Annotated[bool, Parameter(help="Print lines instead of the live screen.", negative="")]
 
 command = App(
@@ -96,6 +101,7 @@ def suite(
     confirm: Annotated[bool | None, Parameter(help="Judge a run's best again, in fresh processes.")] = None,
     width: Width = None,
     arch: Arch = None,
+    ray: Ray = "",
     runs_dir: RunsDir = None,
     json: AsLines = False,
     plain: AsText = False,
@@ -110,13 +116,14 @@ def suite(
     settings = chosen_settings(locals())
     if seeds < 1:
         raise UsageError(f"--seeds {seeds}: give at least 1")
-    asked = Asked(paths, tuple(author_names(authors, settings, environment())), seeds, name, weights)
+    asked = Asked(paths, tuple(author_names(authors, settings, environment())), seeds, name, weights, ray=ray)
     return run_suite(asked, settings, json=json, plain=plain)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a suite is to be. `sample_attempts`: its runs are samples of a model, of so many attempts each."""
+    """What a suite is to be. `sample_attempts`: its runs are samples of a model, of so many attempts each; `ray`: the
+    address of the cluster that judges."""
 
     paths: Sequence[str]
     authors: Sequence[str]
@@ -124,6 +131,7 @@ class Asked:
     name: str = ""
     weights: str = ""
     sample_attempts: int | None = None
+    ray: str = ""
 
 
 def author_names(given: str | None, settings: Settings, here: Environment) -> list[str]:
@@ -137,12 +145,16 @@ def run_suite(asked: Asked, settings: Settings, *, json: bool, plain: bool) -> i
     from kerneltune.agent.commands.rounds import fixed
     from kerneltune.agent.record.store import Store
     from kerneltune.agent.view.output import can_show_screen, choose_view, say
+    from kerneltune.agent.view.suite import SuiteRow, SuiteState
+    from kerneltune.tools.backends import gpu_info
     from kerneltune.tools.task.folder import find_tasks
 
     if not asked.paths:
         raise UsageError("which tasks? Give builtin, names of built-in tasks, task files or folders of them")
     here, settings, began = environment(), fixed(settings), time.time()
-    choice = choose_view(here, is_terminal=can_show_screen(sys.stderr), json=json, plain=plain)
+    # the screen is that of one run at a time
+    is_terminal = can_show_screen(sys.stderr) and not asked.ray
+    choice = choose_view(here, is_terminal=is_terminal, json=json, plain=plain)
     name, found = suite_name(asked), find_tasks(asked.paths, settings.runs_dir / TASKS)
     for told in left_out_in_words(found.left_out):
         say(f"left out: {told}")
@@ -151,14 +163,21 @@ def run_suite(asked: Asked, settings: Settings, *, json: bool, plain: bool) -> i
         held.enter_context(_alone(settings.runs_dir / SUITES / name))
         authors = known_authors(asked, settings, here, store)
         wanted = wanted_runs(asked, found, authors, store)
+        fleet = held.enter_context(closing(_fleet(asked.ray, settings))) if asked.ray else None
+        gpu = fleet.gpu if fleet else gpu_info()
 
         def begun(view: "SuiteView") -> "SuiteWork":
             from kerneltune.agent.commands.rounds import SuiteWork
 
             shop = _workshop(held, settings, view)
-            return SuiteWork(name, wanted, authors, settings, here, shop, store, view, began, asked.sample_attempts)
+            shop = fleet.workshop(shop) if fleet else shop
+            return SuiteWork(
+                name, wanted, authors, settings, here, shop, store, view, began, asked.sample_attempts, fleet=fleet
+            )
 
-        end = _worked(begun, found, _open_view(choice, name, wanted, began), json=json)
+        rows = tuple(SuiteRow(run.label, run.author, run.seed) for run in wanted)
+        view = _open_view(choice, SuiteState(name, gpu.name if gpu else None, rows, began))
+        end = _worked(begun, found, view, json=json)
     if (code := end.why.exit_code if end.why else None) is not None:
         what = "interrupted" if code == 130 else "a model's provider no longer answered"
         say(f"optimize: {what}; all is stored, and the same command goes on: {same_command()}")
@@ -296,18 +315,24 @@ def parsed_weights(text: str, known: set[str]) -> dict[str, float]:
     return found
 
 
-def _open_view(choice: "ViewChoice", name: str, wanted: "Sequence[SuiteRun]", began: float) -> "SuiteView":
+def _open_view(choice: "ViewChoice", suite: "SuiteState") -> "SuiteView":
     from kerneltune.agent.view.output import PlainConsole
-    from kerneltune.agent.view.suite import SuiteJson, SuiteLines, SuiteRow, SuiteScreen, SuiteState
-    from kerneltune.tools.backends import gpu_info
+    from kerneltune.agent.view.suite import SuiteJson, SuiteLines, SuiteScreen
 
-    gpu, rows = gpu_info(), tuple(SuiteRow(run.label, run.author, run.seed) for run in wanted)
-    suite = SuiteState(name, gpu.name if gpu else None, rows, began)
     if choice.kind == "json":
         return SuiteJson(sys.stdout)
     if choice.kind == "plain":
         return SuiteLines(sys.stderr, suite)
     return SuiteScreen(PlainConsole(stderr=True, no_color=not choice.colour), suite)
+
+
+def _fleet(address: str, settings: Settings) -> "Fleet":
+    """The judges of a cluster, which are told of as they begin, are left out and are lost."""
+    from kerneltune.agent.commands.fleet import Fleet
+    from kerneltune.agent.view.output import say
+
+    say(f"joining the Ray cluster {address}, and measuring its GPUs")
+    return Fleet.start(address, settings, say)
 
 
 def _workshop(held: ExitStack, settings: Settings, view: "SuiteView") -> "Workshop":

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from kerneltune.agent.attempt import Attempt
-from kerneltune.agent.events import Event, Note, Warned
+from kerneltune.agent.events import Emit, Event, Note, Warned
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.live import LiveView
 from kerneltune.agent.view.output import JsonView, LineWriter
@@ -158,6 +158,10 @@ class SuiteScreen(LiveView):
         """The run under way had its turn."""
         self.suite = suite
 
+    def of_run(self, at: int | None) -> Emit:
+        """What the run of a row tells its events to."""
+        return self
+
     def frame(self, size: tuple[int, int], now: float, ui: Ui) -> RenderableType:
         """One frame."""
         return Pane(Pane(suite_lines(self.suite, self.state, size, now)).fitted(size[1]))
@@ -189,6 +193,10 @@ class SuiteLines:
         over = f" ({row.over})" if row.over else ""
         self._lines.write(one_line(f"{row.name}: {told}{over}; {_how_far(suite, suite.used, time.time())}"))
 
+    def of_run(self, at: int | None) -> Emit:
+        """What the run of a row tells its events to."""
+        return self
+
     def __call__(self, event: Event) -> None:
         """Say a warning that was not said before, and what all wait for."""
         with self._lock:
@@ -208,26 +216,27 @@ class SuiteLines:
 
 
 class SuiteJson:
-    """What `optimize --task --json` prints of each run, one after the other; what an earlier turn or process printed is
-    not printed again."""
+    """What `optimize --task --json` prints of each run, whether one after the other or side by side; what an earlier
+    turn or process printed is not printed again."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._view: JsonView | None = None
+        self._views: dict[int | None, JsonView] = {}  # of the runs under way, by row
 
     def begin(self, suite: SuiteState) -> None:
         """Another run."""
-        self._view = JsonView(self._stream, since=time.time())
+        self._views[suite.at] = JsonView(self._stream, since=time.time())
 
     def end(self, suite: SuiteState) -> None:
         """The result of the run."""
-        if self._view is not None:
-            self._view.finish()
+        self._views.pop(suite.at).finish()
+
+    def of_run(self, at: int | None) -> Emit:
+        """What the run of a row tells its events to, while it is under way."""
+        return self._views[at]
 
     def __call__(self, event: Event) -> None:
-        """Print it."""
-        if self._view is not None and event.run_id:
-            self._view(event)
+        """What is of no run is told by the last object."""
 
     def __enter__(self) -> Self:
         return self
@@ -235,9 +244,10 @@ class SuiteJson:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The result of a run that was cut short."""
-        if self._view is not None and self._view.state.run_id is not None:
-            self._view.finish(error)
+        """The results of runs that were cut short."""
+        for view in self._views.values():
+            if view.state.run_id is not None:
+                view.finish(error)
 
 
 SuiteView = SuiteScreen | SuiteLines | SuiteJson

@@ -12,9 +12,10 @@ from tests.docs.documents import ROOT
 
 _ENDS_A_COMMAND = {"|", "||", "&&", ";", "&"}
 _REDIRECTIONS = {">", ">>", "<", ">&"}
-_OTHERS = set(
-    ". eval pip pipx apt export git cat head tail less jq diff patch sed grep ls cp cd time nvidia-smi bash".split()
-)
+_OTHERS = {
+    *". eval pip pipx apt export git cat head tail less jq diff patch sed grep ls cp cd time nvidia-smi bash".split(),
+    *"ray sleep srun".split(),
+}
 
 
 def problem(command: str) -> str:

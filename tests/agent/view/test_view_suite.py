@@ -103,9 +103,8 @@ def test_what_an_earlier_process_stored_is_not_printed_again() -> None:
     stream, made = io.StringIO(), events()
     view = SuiteJson(stream)
     view.begin(STATE)
-    for event in made[:-1]:
-        view(event)
-    view(replace(made[-1], at=time.time() + 1.0))
+    for event in (*made[:-1], replace(made[-1], at=time.time() + 1.0)):
+        view.of_run(STATE.at)(event)
     view.end(STATE)
     assert [json.loads(line)["type"] for line in stream.getvalue().splitlines()] == ["run_ended", "result"]
 

@@ -1,0 +1,540 @@
+"""The judges of a Ray cluster: a suite's runs side by side, each on a judge of its own.
+
+    with closing(Fleet.start("auto", settings, print)) as fleet:
+        with fleet.session(shop, 0, task_file) as opened:
+            ...                                     as with a session of this machine, but that benches elsewhere
+
+A judge is an actor for each GPU (`num_gpus=1`; where a cluster has none, for each unit of the resource
+`kerneltune_judge`): the supervisor of that machine, with its jails and its judge, as a command there would have them.
+Ray starts it, carries bytes, and says when it is gone; no candidate runs in a process of Ray's. What travels are task
+files, plans and verdicts as JSON and machine code as bytes, which the receiver parses under a limit: Ray itself would
+pickle. Tracing and compiling stay with the driver, which alone writes the record.
+
+A judge that dies is lost for good, and what it had is judged by another one; a plan that two of them were lost over is
+`crashed`. Ray waits for ever for what no node has, so every wait here has an end that names what is missing.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Self, TypeVar
+
+from kerneltune.agent.commands.service import OpenTasks
+from kerneltune.agent.commands.session import Patience, Session, Workshop, open_task, session, updater_for, workshop
+from kerneltune.agent.settings import Settings, chosen_settings
+from kerneltune.tools.backends.base import GpuInfo
+from kerneltune.tools.bench import BENCH_TIMEOUT_S, CPU_JUDGE, OPEN_TIMEOUT_S, WARM_TIMEOUT_S, calibrate
+from kerneltune.tools.evaluator import Evaluator
+from kerneltune.tools.sandbox import workers
+from kerneltune.tools.sandbox.scratch import ScratchFolder
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line, parsed
+from kerneltune.tools.schema.errors import GpuLost, KerneltuneError, TaskError, Unfit, WorkerError
+from kerneltune.tools.schema.gpus import DEFAULT_ARCH
+from kerneltune.tools.schema.messages import Compiled
+from kerneltune.tools.schema.plan import Plan
+from kerneltune.tools.schema.verdict import Cause, Status, Tier, Verdict, evaluator_sha256, versions
+from kerneltune.tools.task.load import TaskFile, read_task
+from kerneltune.tools.update import Artefact, Update
+
+GPU, CPU = "GPU", "kerneltune_judge"  # Ray's resources, of which a judge takes one
+CONNECT_S, JOIN_S = 5.0, 30.0  # until a cluster answers, and has what a judge takes
+START_S = 180.0  # imports, and 10 s of calibration
+ANSWER_S = OPEN_TIMEOUT_S + WARM_TIMEOUT_S + 2 * BENCH_TIMEOUT_S + 60.0  # the judge's own limits, all of them used up
+FRESH_S = 60.0  # for one that takes the place of a lost one, whose machine is there
+MOST_LOST = 2  # judges over one plan
+MOST_OPEN = 2  # tasks of a judge: on a GPU each holds the memory of its inputs and answers
+SLOWEST = 0.98  # of the median copy bandwidth of its model, with which a GPU is still admitted
+MOST_BYTES = 1 << 30  # of a message
+_HEAD = struct.Struct("<Q")
+_SAME = ("torch", "triton")  # whose versions decide what is compiled, and what a baseline is
+T = TypeVar("T")
+
+
+# What travels ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JudgeSetup:
+    """What a judge is told of the settings; all others are those of its machine."""
+
+    arch: str
+    allow_unsandboxed: bool
+    counters: bool
+    gpu_memory_gib: float | None
+
+
+@dataclass(frozen=True)
+class JudgeFacts:
+    """What a judge says of itself. `gpu` by NVML, not by a label; `copy_gbps`: what it was measured to reach just now;
+    `problem`: why it cannot judge."""
+
+    host: str = ""
+    process: int = 0
+    gpu: GpuInfo | None = None
+    copy_gbps: float | None = None
+    evaluator: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """Which one it is, for a person."""
+        what = f"{self.gpu.name} {self.gpu.uuid[:12]}" if self.gpu else f"process {self.process}"
+        return one_line(f"{what} on {self.host}", 200)
+
+
+@dataclass(frozen=True)
+class TaskText:
+    """A task file. What lies beside it does not travel."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True)
+class BenchOrder:
+    """A candidate to be judged. `compiled`: by Kernel.sha256; their machine code follows in that order."""
+
+    task: TaskText
+    plans: dict[str, tuple[Plan, ...]]
+    compiled: dict[str, Compiled]
+    main_case: str
+    tier: Tier
+
+
+@dataclass(frozen=True)
+class JudgeAnswer:
+    """A verdict, or why there is none: what is wrong with the task, that the judge is of no use any more, or an error
+    of ours."""
+
+    verdict: Verdict | None = None
+    task_problem: str = ""
+    lost: str = ""
+    error: str = ""
+
+
+def packed(value: Any, blobs: Sequence[bytes] = ()) -> bytes:
+    """A message: the length of its JSON, that, and the blobs."""
+    header = json.dumps([encode(value), [len(blob) for blob in blobs]], allow_nan=False).encode()
+    return b"".join([_HEAD.pack(len(header)), header, *blobs])
+
+
+def unpacked(cls: type[T], data: bytes) -> tuple[T, list[bytes]]:
+    """What `packed` made. Raises DecodeError for anything else, and for more than MOST_BYTES."""
+    if not _HEAD.size <= len(data) <= MOST_BYTES:
+        raise DecodeError("it is no message")
+    at = _HEAD.size + _HEAD.unpack_from(data)[0]
+    try:
+        body, sizes = parsed(data[_HEAD.size : at].decode())
+        if not all(type(size) is int and size >= 0 for size in sizes) or at + sum(sizes) != len(data):
+            raise DecodeError("its blobs are not as long as it says")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DecodeError(f"it is no message: {error}") from error
+    blobs = []
+    for size in sizes:
+        blobs.append(data[at : at + size])
+        at += size
+    return decode(cls, body), blobs
+
+
+def bench_order(task: TaskFile, update: Update, tier: Tier) -> bytes:
+    """A candidate that compiled, as a message."""
+    its = update.artefacts
+    order = BenchOrder(
+        TaskText(task.path.name, task.source),
+        dict(update.plans),
+        {name: artefact.compiled for name, artefact in its.items()},
+        update.main_case,
+        tier,
+    )
+    return packed(order, [artefact.cubin for artefact in its.values()])
+
+
+# In the judge's process -----------------------------------------------------------------------------------------------
+
+
+class JudgeActor:
+    """A machine's supervisor, in a process that Ray starts. It takes and returns bytes, and raises nothing: an
+    exception would be pickled. One call at a time; `facts` comes first."""
+
+    def __init__(self, setup: bytes) -> None:
+        self._setup, self._held = setup, contextlib.ExitStack()
+
+    def facts(self) -> bytes:
+        """Start the workers, measure the GPU, and say what this is."""
+        try:
+            return packed(self._begun())
+        except Exception as error:  # noqa: BLE001 - the driver says it
+            return packed(JudgeFacts(platform.node(), os.getpid(), problem=_told(error)))
+
+    def _begun(self) -> JudgeFacts:
+        given = unpacked(JudgeSetup, self._setup)[0]
+        settings = chosen_settings({name: value for name, value in encode(given).items() if value})
+        self._folder = Path(self._held.enter_context(ScratchFolder()))
+        begun = self._held.enter_context(
+            workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir)
+        )
+        shop = self._held.enter_context(workshop(settings, lambda _: None, begun))
+        self._host = platform.node()
+        self._tasks = OpenTasks(lambda file: session(shop, file), MOST_OPEN)
+        self._held.callback(self._tasks.close)
+        copy_gbps = calibrate(shop.machine).copy_gbps if shop.gpu else None
+        self._gpu = shop.gpu
+        return JudgeFacts(self._host, os.getpid(), shop.gpu, copy_gbps, evaluator_sha256(), versions())
+
+    def open(self, task: bytes) -> bytes:
+        """Open a task, which takes 17 s on a GPU, before the first candidate comes."""
+        return self._answered(lambda: self._opened(unpacked(TaskText, task)[0], lambda _: None))
+
+    def bench(self, order: bytes) -> bytes:
+        """Judge a candidate."""
+
+        def judged() -> Verdict:
+            given, cubins = unpacked(BenchOrder, order)
+            artefacts = map(Artefact, given.compiled.values(), cubins)
+            update = Update(given.plans, dict(zip(given.compiled, artefacts, strict=True)), main_case=given.main_case)
+            return self._opened(given.task, lambda opened: opened.tools.benches.bench(update, given.tier))
+
+        return self._answered(judged)
+
+    def _opened(self, task: TaskText, use: Callable[[Session], T]) -> T:
+        folder = self._folder / hashlib.sha256(f"{task.name}\0{task.source}".encode()).hexdigest()[:32]
+        path = folder / Path(task.name).name
+        if not path.exists():
+            folder.mkdir()
+            path.write_bytes(task.source.encode())
+        with self._tasks.use(read_task(path)) as opened:
+            return use(opened)
+
+    def _answered(self, work: Callable[[], Verdict | None]) -> bytes:
+        try:
+            verdict = work()
+        except TaskError as error:
+            return packed(JudgeAnswer(task_problem=_told(error)))
+        except (GpuLost, WorkerError, OSError) as error:
+            return packed(JudgeAnswer(lost=_told(error)))
+        except Exception as error:  # noqa: BLE001 - the driver raises it
+            return packed(JudgeAnswer(error=f"{type(error).__name__}: {_told(error)}"))
+        if verdict is not None:
+            judge: Json = {"host": self._host, "gpu": encode(self._gpu)}
+            verdict = replace(verdict, receipt={**verdict.receipt, "judge": judge})
+        return packed(JudgeAnswer(verdict))
+
+
+def _told(error: BaseException) -> str:
+    return one_line(str(error) or type(error).__name__, 1000)
+
+
+# Which judges are taken -----------------------------------------------------------------------------------------------
+
+
+def left_out(facts: Sequence[JudgeFacts], wants_gpu: bool) -> dict[int, str]:
+    """Why some of these judges are not used, by place. Those that are used have GPUs of one model, the one of most of
+    them, since times of different ones do not compare; each GPU once; and none that copies slower than its like."""
+    here, why = JudgeFacts(evaluator=evaluator_sha256(), versions=versions()), dict[int, str]()
+    for at, its in enumerate(facts):
+        if problem := its.problem or _other_software(here, its) or _lacking(its, facts[:at], wants_gpu):
+            why[at] = problem
+    for keep in (_of_other_models, _slow):
+        why |= keep({at: its for at, its in enumerate(facts) if at not in why})
+    return why
+
+
+def _other_software(here: JudgeFacts, its: JudgeFacts) -> str:
+    """What of the software there is not as here, as far as verdicts depend on it."""
+    if its.evaluator != here.evaluator:
+        return "its kerneltune is not the same as the one here"
+    other = [name for name in _SAME if its.versions.get(name) != here.versions.get(name)]
+    return ", ".join(f"its {name} is {its.versions.get(name)}, here {here.versions.get(name)}" for name in other)
+
+
+def _lacking(its: JudgeFacts, earlier: Sequence[JudgeFacts], wants_gpu: bool) -> str:
+    if not wants_gpu:
+        return ""
+    if its.gpu is None or its.copy_gbps is None:
+        return "Ray counts a GPU there, but NVML shows none"
+    taken = [other.gpu.uuid for other in earlier if other.gpu]
+    return f"another judge has its GPU {its.gpu.uuid}, which Ray counts twice" if its.gpu.uuid in taken else ""
+
+
+def _of_other_models(judges: Mapping[int, JudgeFacts]) -> dict[int, str]:
+    models = {at: its.gpu.name if its.gpu else "" for at, its in judges.items()}
+    most = max(models.values(), key=lambda name: sum(other == name for other in models.values()), default="")
+    return {
+        at: f"times of a {name} do not compare with those of a {most}" for at, name in models.items() if name != most
+    }
+
+
+def _slow(judges: Mapping[int, JudgeFacts]) -> dict[int, str]:
+    rates = {at: its.copy_gbps for at, its in judges.items() if its.copy_gbps is not None}
+    middle = median(rates.values()) if rates else 0.0
+    return {
+        at: f"it copies {rate:,.0f} GB/s, {1 - rate / middle:.1%} below the median of its model ({middle:,.0f} GB/s)"
+        for at, rate in rates.items()
+        if rate < SLOWEST * middle
+    }
+
+
+# The driver -----------------------------------------------------------------------------------------------------------
+
+
+class JudgeLost(KerneltuneError):
+    """A judge is gone, or of no use any more."""
+
+
+@dataclass(eq=False)
+class FleetJudge:
+    """One judge, as the driver knows it. `users`: the slots that have it."""
+
+    actor: Any
+    facts: JudgeFacts
+    users: set[int] = field(default_factory=set)
+
+
+class Fleet:
+    """The judges of a cluster, one for each of `width` slots. Any thread may use it; a slot is one thread's. Where a
+    judge was lost, its slot shares another one until a fresh one can be had. Close it in the end."""
+
+    def __init__(self, ray: Any, resource: str, setup: JudgeSetup, tell: Callable[[str], None]) -> None:
+        self._ray, self._resource, self._setup, self._tell = ray, resource, setup, tell
+        self._changing, self._starting = threading.RLock(), threading.Lock()
+        self.judges: list[FleetJudge] = []  # that are not lost
+        self.width = 0
+
+    @classmethod
+    def start(
+        cls, address: str, settings: Settings, tell: Callable[[str], None] = lambda _: None, join_s: float = JOIN_S
+    ) -> Self:
+        """Join a cluster ("auto": the one of this machine, or of RAY_ADDRESS) and start its judges. `tell` hears which
+        are used, left out and lost. Raises Unfit when Ray, the cluster or any judge cannot be had."""
+        ray = _joined(address)
+        if ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
+            tell("warning: the Ray cluster asks for no token: whoever reaches its ports runs programs on its machines")
+        setup = JudgeSetup(settings.arch, settings.allow_unsandboxed, settings.counters, settings.gpu_memory_gib)
+        try:
+            resource, count = _places(ray, join_s)
+            fleet = cls(ray, resource, setup, tell)
+            fleet.judges = fleet._begun(count, START_S)
+        except BaseException:
+            ray.shutdown()
+            raise
+        fleet.width = len(fleet.judges)
+        for slot, judge in enumerate(fleet.judges):
+            judge.users.add(slot)
+            tell(f"judge {slot + 1}: {judge.facts.name}")
+        return fleet
+
+    @property
+    def gpu(self) -> GpuInfo | None:
+        """A GPU of the model that all judges have."""
+        return self.judges[0].facts.gpu
+
+    def workshop(self, shop: Workshop) -> Workshop:
+        """The workers of this machine, for judges elsewhere."""
+        arch = self._setup.arch or (f"sm_{self.gpu.arch}" if self.gpu else DEFAULT_ARCH)
+        return replace(shop, gpu=self.gpu, arch=arch)
+
+    def judge_of(self, slot: int) -> FleetJudge:
+        """The judge that a slot has now."""
+        with self._changing:
+            return next(judge for judge in self.judges if slot in judge.users)
+
+    def slot_of(self, uuid: Json) -> int | None:
+        """A slot whose judge has that GPU."""
+        fit = [min(its.users) for its in self.judges if its.users and its.facts.gpu and its.facts.gpu.uuid == uuid]
+        return fit[0] if fit else None
+
+    @contextlib.contextmanager
+    def session(self, shop: Workshop, slot: int, file: TaskFile) -> Iterator[Session]:
+        """Open a task: described, traced and compiled here, judged by the slot's judge. Raises TaskError, GpuLost."""
+        self._refresh(slot)
+        shop = replace(shop, gpu=self.judge_of(slot).facts.gpu)
+        machine, patience = shop.machine.apart(), Patience()
+        self.judge_of(slot).actor.open.remote(packed(TaskText(file.path.name, file.source)))  # meanwhile
+        memory = int((shop.settings.gpu_memory_gib or 0) * (1 << 30)) or (shop.gpu.memory_bytes if shop.gpu else 0)
+        with machine.task(CPU_JUDGE, [file.path]) as judge:
+            task, notes, _ = open_task(judge, file, gpu_memory_bytes=memory)
+        bench = FleetBench(self, slot, file)
+        tools = Evaluator(updater_for(shop, task, machine, patience), bench, "timing" if shop.gpu else "checking")
+        yield Session(shop, file, task, tools, machine, notes, patience)
+
+    def ask(self, judge: FleetJudge, order: bytes, limit_s: float = ANSWER_S) -> JudgeAnswer:
+        """What a judge answers. Raises JudgeLost when it is gone, does not answer in time, or is of no use; then it is
+        ended."""
+        call = judge.actor.bench.remote(order)
+        try:
+            ready, _ = self._ray.wait([call], timeout=limit_s)
+            if not ready:
+                raise JudgeLost(f"no answer within {limit_s:g} s")
+            answer = unpacked(JudgeAnswer, self._ray.get(call))[0]
+        except self._ray.exceptions.RayError as error:
+            raise JudgeLost(_first_line(error)) from error
+        except DecodeError as error:
+            raise JudgeLost(f"its answer is none: {error}") from error
+        if answer.lost:
+            raise JudgeLost(answer.lost)
+        return answer
+
+    def lose(self, lost: FleetJudge, why: str) -> None:
+        """End a judge, and give its slots to those that have the fewest, or to a fresh one. Raises GpuLost when none is
+        left."""
+        with self._changing:
+            if lost not in self.judges:  # another slot that had it was faster
+                return
+            self._tell(f"judge {lost.facts.name} is lost: {why}")
+            self._ray.kill(lost.actor)  # one that is not reached may still be at work
+            self.judges.remove(lost)
+            if not self.judges:
+                self.judges += self._fresh(START_S)
+            if not self.judges:
+                raise GpuLost(f"no judge is left: the last one, {lost.facts.name}, was lost ({why})")
+            for slot in lost.users:
+                min(self.judges, key=lambda judge: len(judge.users)).users.add(slot)
+
+    def _refresh(self, slot: int) -> None:
+        """Give a slot that shares its judge one of its own, if the cluster has one."""
+        with self._starting:
+            shared = self.judge_of(slot)
+            if len(shared.users) == 1 or self._ray.available_resources().get(self._resource, 0) < 1:
+                return
+            fresh = self._fresh(FRESH_S)
+            with self._changing:
+                self.judges += fresh
+                for judge in fresh:
+                    self.judge_of(slot).users.discard(slot)
+                    judge.users.add(slot)
+
+    def _fresh(self, start_s: float) -> list[FleetJudge]:
+        """One more judge that compares with the others; none where none can be had."""
+        try:
+            return self._begun(1, start_s)
+        except Unfit as error:
+            self._tell(str(error))
+            return []
+
+    def _begun(self, count: int, start_s: float) -> list[FleetJudge]:
+        """Start so many judges, and take those that are of use. Raises Unfit when none is."""
+        ray, wanted = self._ray, {"num_gpus": 1} if self._resource == GPU else {"resources": {CPU: 1}}
+        remote = ray.remote(JudgeActor).options(num_cpus=0, max_restarts=0, max_task_retries=0, **wanted)
+        actors = [remote.remote(packed(self._setup)) for _ in range(count)]
+        calls = [actor.facts.remote() for actor in actors]
+        ready, _ = ray.wait(calls, num_returns=count, timeout=start_s)
+        begun = [
+            FleetJudge(actor, self._facts_of(call)) for actor, call in zip(actors, calls, strict=True) if call in ready
+        ]
+        for actor, call in zip(actors, calls, strict=True):
+            if call not in ready:
+                ray.kill(actor)
+        why = left_out([judge.facts for judge in (*self.judges, *begun)], self._resource == GPU)
+        taken = []
+        for at, judge in enumerate(begun, len(self.judges)):
+            if at in why:
+                self._tell(f"judge {judge.facts.name} is left out: {why[at]}")
+                ray.kill(judge.actor)
+            else:
+                taken.append(judge)
+        if late := count - len(ready):
+            self._tell(f"{late} of {count} judges did not start within {start_s:g} s")
+        if not taken:
+            raise Unfit("no judge of the cluster can be used; why is said above")
+        return taken
+
+    def _facts_of(self, call: Any) -> JudgeFacts:
+        try:
+            return unpacked(JudgeFacts, self._ray.get(call))[0]
+        except self._ray.exceptions.RayError as error:
+            return JudgeFacts("?", problem=f"it ended as it began: {_first_line(error)}")
+        except DecodeError as error:
+            return JudgeFacts("?", problem=f"what it says of itself is no message: {error}")
+
+    def close(self) -> None:
+        """End the judges, and leave the cluster."""
+        for judge in self.judges:
+            self._ray.kill(judge.actor)
+        self._ray.shutdown()
+
+
+class FleetBench:
+    """Judges one task's candidates on the judge of a slot, and on another one when that is lost."""
+
+    def __init__(self, fleet: Fleet, slot: int, file: TaskFile) -> None:
+        self._fleet, self._slot, self._file = fleet, slot, file
+
+    def bench(self, update: Update, tier: Tier = "judged") -> Verdict:
+        """The verdict on a candidate that compiled; `crashed` for one that MOST_LOST judges were lost over. Raises
+        TaskError, and GpuLost when no judge is left."""
+        order, lost = bench_order(self._file, update, tier), list[str]()
+        while len(lost) < MOST_LOST:
+            judge = self._fleet.judge_of(self._slot)
+            try:
+                answer = self._fleet.ask(judge, order)
+            except JudgeLost as error:
+                lost.append(judge.facts.name)
+                self._fleet.lose(judge, str(error))
+                continue
+            return _verdict(answer, judge, lost)
+        told = f"{MOST_LOST} judges were lost over it, one after the other: {', '.join(lost)}"
+        return Verdict(Status.CRASHED, told, cause=Cause.RUNNER_DIED, receipt={"judges_lost": list[Json](lost)})
+
+
+def _verdict(answer: JudgeAnswer, judge: FleetJudge, lost: Sequence[str]) -> Verdict:
+    if answer.task_problem:
+        raise TaskError(answer.task_problem)
+    if answer.verdict is None:
+        raise KerneltuneError(f"judge {judge.facts.name}: {answer.error}")
+    receipt = answer.verdict.receipt | ({"judges_lost": list(lost)} if lost else {})
+    return replace(answer.verdict, receipt=receipt)
+
+
+def _joined(address: str) -> Any:
+    """Ray, joined to a cluster. Raises Unfit."""
+    try:
+        import ray  # of an extra, and half a second
+    except ImportError as error:
+        raise Unfit(f"--ray needs Ray, which is not installed ({error}): pip install 'kerneltune[ray]'") from error
+    try:
+        host, _, port = address.rpartition(":")
+        if port.isdecimal():  # to find out that nobody listens takes Ray 40 s
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        with contextlib.chdir("/"):  # Ray's workers import from the folder that a driver begins in
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        # else what nodes say of themselves is printed as it is, on the stdout that has our JSON
+        ray._private.worker._worker_logs_enabled = False
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise Unfit(
+            f"--ray {address}: {_first_line(error)}. Start a cluster with `ray start --head`; docs/fleet.md says how"
+        ) from error
+    return ray
+
+
+def _places(ray: Any, join_s: float) -> tuple[str, int]:
+    """The resource that judges take here, and how much of it is free. Raises Unfit where there is none, which Ray would
+    tell nobody who asks for it."""
+    deadline_s = time.monotonic() + join_s
+    while True:
+        has, free = ray.cluster_resources(), ray.available_resources()
+        resource = CPU if has.get(CPU) and not has.get(GPU) else GPU
+        if (count := int(free.get(resource, 0))) >= 1:
+            return resource, count
+        if time.monotonic() >= deadline_s:
+            break
+        time.sleep(0.2)
+    counts = ", ".join(f"{name}: {has.get(name, 0):g} ({free.get(name, 0):g} free)" for name in (GPU, CPU, "CPU"))
+    raise Unfit(
+        f"no judge can be had: for {join_s:g} s no node had the resource {resource}: 1 free; the cluster has {counts}. "
+        f"Start Ray on machines with GPUs, or, to check without, with --resources '{{\"{CPU}\": 1}}'"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return one_line((str(error).strip() or type(error).__name__).splitlines()[0], 300).rstrip(".")

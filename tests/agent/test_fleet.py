@@ -1,0 +1,298 @@
+"""A suite's judges on a Ray cluster: several nodes that are simulated on this machine, without a GPU."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kerneltune.agent.commands.fleet import CPU, Fleet, JudgeAnswer, JudgeFacts, left_out, packed, unpacked
+from kerneltune.agent.commands.session import Session, Workshop, session, workshop
+from kerneltune.agent.events import Proposed, RunStarted
+from kerneltune.agent.record.store import Store
+from kerneltune.agent.settings import Settings
+from kerneltune.tools.backends.base import GpuInfo
+from kerneltune.tools.schema.codec import DecodeError
+from kerneltune.tools.schema.errors import Unfit
+from kerneltune.tools.schema.verdict import Status, Verdict, evaluator_sha256, versions
+from kerneltune.tools.task.load import TaskFile, find_task
+from tests.agent.shell import SOFTMAX, command, env, optimize
+from tests.agent.test_suite import RIGHT, attempts_of, tasks, told
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'kerneltune[ray]'"
+)
+WRONG = RIGHT.replace("e / tl.sum(e, 0)", "e / (tl.sum(e, 0) + 1.0)")
+NODES = 3
+
+
+# Which judges are taken -----------------------------------------------------------------------------------------------
+
+
+def judge(number: int, model: str = "NVIDIA H200", copy_gbps: float | None = 4300.0, **others: Any) -> JudgeFacts:
+    gpu = GpuInfo(model, 90, f"GPU-{number}", 141 << 30, "580.1")
+    facts = JudgeFacts(f"node{number}", number, gpu, copy_gbps, evaluator_sha256(), versions())
+    return replace(facts, **others)
+
+
+def test_a_gpu_that_copies_more_than_two_percent_below_its_like_is_left_out() -> None:
+    why = left_out([judge(0), judge(1), judge(2), judge(3, copy_gbps=4200.0)], wants_gpu=True)
+    assert why == {3: "it copies 4,200 GB/s, 2.3% below the median of its model (4,300 GB/s)"}
+    assert left_out([judge(0), judge(1, copy_gbps=4220.0)], wants_gpu=True) == {}
+
+
+def test_gpus_of_one_model_judge_a_suite_and_each_model_has_its_own_median() -> None:
+    judges = [judge(0, "NVIDIA H100 80GB HBM3", 2900.0), judge(1), judge(2)]
+    other = "times of a NVIDIA H100 80GB HBM3 do not compare with those of a NVIDIA H200"
+    assert left_out(judges, wants_gpu=True) == {0: other}
+
+
+def test_what_a_node_says_of_its_gpus_counts_for_nothing_against_what_nvml_says() -> None:
+    twice = replace(judge(1), gpu=judge(0).gpu)
+    assert left_out([judge(0), twice, judge(2, gpu=None, copy_gbps=None)], wants_gpu=True) == {
+        1: "another judge has its GPU GPU-0, which Ray counts twice",
+        2: "Ray counts a GPU there, but NVML shows none",
+    }
+
+
+def test_a_judge_with_other_software_or_none_is_left_out() -> None:
+    torch = versions()["torch"]
+    judges = [judge(0, evaluator="0"), judge(1, versions=versions() | {"torch": "1.0"}), judge(2, problem="no torch")]
+    assert left_out([*judges, judge(3)], wants_gpu=True) == {
+        0: "its kerneltune is not the same as the one here",
+        1: f"its torch is 1.0, here {torch}",
+        2: "no torch",
+    }
+
+
+# What travels ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_comes_back_as_it_was_with_its_blobs() -> None:
+    answer = JudgeAnswer(Verdict(Status.WRONG, "off by one", receipt={"seeds": {"a": 1}}))
+    assert unpacked(JudgeAnswer, packed(answer, [b"\0machine", b"", b"code"])) == (answer, [b"\0machine", b"", b"code"])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x80\x04\x95",
+        struct.pack("<Q", 1 << 63) + b"{}",
+        struct.pack("<Q", 10) + b"[{}, [5]]",
+        struct.pack("<Q", 10) + b"[{}, [-1]]",
+        struct.pack("<Q", 22) + b'[{"verdict": 1.5}, []]',
+        struct.pack("<Q", 4) + b"[[[[",
+        struct.pack("<Q", 2) + b"\xff\xff",
+    ],
+)
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        unpacked(JudgeAnswer, data)
+
+
+def test_a_command_without_ray_never_imports_it() -> None:
+    code = "import sys, kerneltune.agent.commands.rounds, kerneltune.agent.cli; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=env()).returncode == 0
+
+
+# On simulated nodes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Any]:
+    """A cluster of a head that judges nothing."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+@needs_ray
+def test_what_no_node_has_is_named_within_our_own_time_limit(head: Any) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(Unfit, match=r"for 2 s no node had the resource GPU: 1 free; the cluster has GPU: 0 \(0 free\)"):
+        Fleet.start(head.address, Settings(), join_s=2.0)
+    assert time.monotonic() - began_s < 30.0
+
+
+@needs_ray
+def test_an_address_at_which_nobody_listens_is_said_in_one_line(tmp_path: Path) -> None:
+    done = optimize("suite", "softmax", "--ray", "127.0.0.1:1", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "optimize: --ray 127.0.0.1:1: [Errno 111] Connection refused" in done.stderr
+    assert "ray start --head" in done.stderr.splitlines()[-1]
+
+
+@dataclass
+class Nodes:
+    """Simulated machines, each with a judge's resource."""
+
+    cluster: Any
+    alive: list[Any] = field(default_factory=list)
+    addresses: Iterator[str] = field(default_factory=lambda: map("127.0.0.{}".format, range(2, 250)))
+
+    def add(self) -> None:
+        """A node that no driver takes for its own machine's."""
+        made = self.cluster.add_node(num_cpus=1, resources={CPU: 1}, node_ip_address=next(self.addresses))
+        self.alive.append(made)
+
+    def remove(self) -> None:
+        self.cluster.remove_node(self.alive.pop(0), allow_graceful=False)
+
+
+@pytest.fixture(scope="module")
+def nodes(head: Any) -> Nodes:
+    nodes = Nodes(head)
+    for _ in range(NODES):
+        nodes.add()
+    return nodes
+
+
+@needs_ray
+def test_a_driver_that_is_killed_and_a_node_that_goes_lose_nothing_and_double_nothing(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    tasks(tmp_path, "a1", "a2", "a3")
+    words = ("suite", "tasks", "--authors", "offline", "--max-attempts", "6", "--json", "--ray", nodes.cluster.address)
+
+    def at_the_first_verdict(act: Callable[["subprocess.Popen[str]"], None]) -> tuple[int, str]:
+        with subprocess.Popen(
+            command(*words), cwd=tmp_path, env=env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if json.loads(line)["type"] == "judged":
+                    act(process)
+                    break
+            rest, errors = process.communicate(timeout=200)
+        assert process.returncode in (0, -signal.SIGKILL), errors
+        return process.returncode, rest
+
+    assert at_the_first_verdict(lambda process: process.kill())[0] == -signal.SIGKILL
+    code, rest = at_the_first_verdict(lambda _: nodes.remove())
+    nodes.add()
+    assert (code, told(rest)[-1]["subtype"], told(rest)[-1]["unsolved"]) == (0, "success", [])
+    made = {task: sorted(numbers) for (task, _), numbers in attempts_of(tmp_path).items()}
+    assert made.keys() == {"a1", "a2", "a3"}
+    assert sum(map(len, made.values())) == 6
+    with Store.open(tmp_path / "runs") as store:
+        events = [event for run_id in store.run_ids() for event in store.load_events(run_id)]
+    assert sum(isinstance(event, RunStarted) for event in events) == 3
+    assert sum(isinstance(event, Proposed) for event in events) == 6
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A fleet, and what sits beside it on this machine."""
+
+    fleet: Fleet
+    shop: Workshop
+    file: TaskFile
+    said: list[str]
+
+    def verdict(self, source: str, slot: int = 0) -> Verdict:
+        with self.fleet.session(self.fleet.workshop(self.shop), slot, self.file) as opened:
+            return judged(opened, source)
+
+
+def judged(opened: Session, source: str) -> Verdict:
+    update = opened.tools.updater.update(source)
+    return update.failure or opened.tools.benches.bench(update)
+
+
+@pytest.fixture(scope="module")
+def begun(nodes: Nodes) -> Iterator[Bench]:
+    said: list[str] = []
+    with (
+        contextlib.closing(Fleet.start(nodes.cluster.address, Settings(), said.append)) as fleet,
+        workshop(Settings(), lambda _: None) as shop,
+    ):
+        yield Bench(fleet, shop, find_task(SOFTMAX), said)
+
+
+@pytest.fixture
+def bench(begun: Bench) -> Bench:
+    """The fleet, with the judges replaced that an earlier test lost: a slot that shares one gets one of its own at its
+    next turn, as soon as Ray knows that the place is free."""
+    deadline_s = time.monotonic() + 30.0
+    while len(begun.fleet.judges) < NODES and time.monotonic() < deadline_s:
+        for slot in range(NODES):
+            with begun.fleet.session(begun.fleet.workshop(begun.shop), slot, begun.file):
+                time.sleep(0.2)
+    assert [len(its.users) for its in begun.fleet.judges] == [1] * NODES
+    return begun
+
+
+def told_of(verdict: Verdict) -> tuple[Any, ...]:
+    return verdict.status, verdict.cause, [(c.case, c.inputs, c.ok) for c in verdict.cases], verdict.left_out
+
+
+@needs_ray
+def test_verdicts_are_those_of_this_machine_and_name_the_judge(bench: Bench) -> None:
+    assert bench.fleet.width == NODES
+    assert len({its.facts.process for its in bench.fleet.judges}) == NODES
+    with session(bench.shop, bench.file) as here:
+        for source in (RIGHT, WRONG, "def f(:"):
+            mine, theirs = judged(here, source), bench.verdict(source)
+            assert told_of(mine) == told_of(theirs)
+            assert mine.receipt.get("plan") == theirs.receipt.get("plan")
+    assert bench.verdict(RIGHT, 1).receipt["judge"] == {"host": bench.fleet.judge_of(1).facts.host, "gpu": None}
+
+
+def stopped(process: int) -> Callable[[], None]:
+    """Stop a process, which is then in the middle of whatever it is asked; what lets it go on is killing it."""
+    os.kill(process, signal.SIGSTOP)
+    return lambda: os.kill(process, signal.SIGKILL)
+
+
+@needs_ray
+def test_a_plan_whose_judge_dies_is_judged_elsewhere_and_the_run_stays_there(bench: Bench) -> None:
+    with bench.fleet.session(bench.fleet.workshop(bench.shop), 0, bench.file) as opened:
+        lost = bench.fleet.judge_of(0)
+        threading.Timer(3.0, stopped(lost.facts.process)).start()
+        verdict = judged(opened, RIGHT)
+        again = judged(opened, WRONG)
+    assert (verdict.status, again.status) == (Status.CHECKED, Status.WRONG)
+    assert verdict.receipt["judges_lost"] == [lost.facts.name]
+    assert "judges_lost" not in again.receipt
+    assert lost not in bench.fleet.judges
+    assert bench.said[-1].startswith(f"judge {lost.facts.name} is lost: ")
+
+
+@needs_ray
+def test_a_plan_that_two_judges_are_lost_over_has_crashed_and_the_next_one_is_judged(bench: Bench) -> None:
+    ends = {its.facts.process: stopped(its.facts.process) for its in bench.fleet.judges}
+    lost: list[int] = []
+
+    def kill_who_has_it() -> None:
+        while len(lost) < 2:
+            time.sleep(0.5)
+            if (process := bench.fleet.judge_of(0).facts.process) not in lost:
+                lost.append(process)
+                ends[process]()
+
+    killing = threading.Thread(target=kill_who_has_it)
+    with bench.fleet.session(bench.fleet.workshop(bench.shop), 0, bench.file) as opened:
+        update = opened.tools.updater.update(RIGHT)
+        killing.start()
+        verdict = opened.tools.benches.bench(update)
+        killing.join()
+        os.kill(next(iter(ends.keys() - {*lost})), signal.SIGCONT)
+        after = judged(opened, WRONG)
+    assert (verdict.status, after.status) == (Status.CRASHED, Status.WRONG)
+    assert verdict.detail.startswith("2 judges were lost over it, one after the other: ")
