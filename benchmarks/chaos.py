@@ -2,9 +2,11 @@
 
     python -m benchmarks.chaos --minutes 60 --seed 1        an hour, two commands at a time
     python -m benchmarks.chaos --minutes 2 --seed 7 --keep /tmp/chaos
+    python -m benchmarks.chaos --lanes 1 --kinds serve,agent,suite --accidents kill,kill_below      nothing else
 
 Each lane runs one command after the other as a person does: runs of every author, what was killed resumed, files
-benched, exports, merges of two records, and looks at them. While one runs, accidents happen to it, drawn from the seed:
+benched, exports, merges of two records, and looks at them; services and servers for agents, with a client each, and
+suites. While one runs, accidents happen to it, drawn from the seed:
 SIGKILL to it or to one of its processes, SIGSTOP for some seconds, Ctrl-C, SIGTERM, SIGHUP, a full disk, a wall clock
 that jumps by up to twenty years either way, another boot's monotonic clock, hardly any descriptors, file size or
 address space left. The disk is a tmpfs in a mount namespace of its own, the monotonic clock a time namespace; the wall
@@ -41,7 +43,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from kerneltune.agent.events import RunStarted, StoredEvent
+import httpx2
+
+from kerneltune.agent.commands import service_socket
+from kerneltune.agent.events import Judged, RunStarted, StoredEvent
 from kerneltune.agent.export.base import FORMATS
 from kerneltune.agent.record.query import Filter
 from kerneltune.agent.record.store import Store
@@ -94,6 +99,7 @@ ENDS = (0, 1, 2, 3, 6, 130)  # exit codes that tell the truth after an accident;
 STARVED = ("disk", "file_size", "descriptors", "memory")
 REFUSALS = (
     "is run by",
+    "is under way in process",
     "holds no run yet",
     "no runs in",
     "no attempt",
@@ -133,6 +139,9 @@ class Command:
     killed: bool = False
     output: Path | None = None
     status: int = 0
+    talk: "Callable[[Command, subprocess.Popen[bytes], Path], None] | None" = None  # with it; its output is the path
+    heard: list[str] = field(default_factory=list)  # lines that its client was sent
+    told: list[dict[str, Any]] = field(default_factory=list)  # attempts that its client was told
 
     @property
     def starved(self) -> bool:
@@ -143,8 +152,10 @@ class Command:
 class Chaos:
     """What the lanes share: a small disk with two records, model servers, and what was found."""
 
-    def __init__(self, folder: Path, seed: int, minutes: float, disk: Path) -> None:
-        self.folder, self.seed, self.disk = folder, seed, disk
+    def __init__(
+        self, folder: Path, seed: int, minutes: float, disk: Path, kinds: Sequence[str], accidents: Sequence[str]
+    ) -> None:
+        self.folder, self.seed, self.disk, self.kinds, self.drawn = folder, seed, disk, kinds, accidents
         self.ends = time.monotonic() + 60 * minutes
         self.records = [disk / "runs", disk / "other"]
         self.is_full = False
@@ -153,6 +164,7 @@ class Chaos:
         self.violations: list[str] = []
         self.commands, self.accidents, self.exits = Counter[str](), Counter[str](), Counter[str]()
         self.printed: dict[tuple[Path, str], set[str]] = {}  # of each run, events that were printed and are stored
+        self.verdicts_told = 0  # to clients
         self.stopped = 0  # looks at a stopped process that outlived its command
         self.unstored = 0  # events that were printed by a command that then said that it could not store them
         (disk / "small.py").write_text(TASK)
@@ -199,6 +211,19 @@ class Chaos:
                         command, f"{told['type']} of {told.get('attempt_id') or run_id} is stored {times} times"
                     )
 
+    def check_told(self, command: Command) -> None:
+        """Each verdict that a client was told is stored exactly once."""
+        for one in command.told:
+            run_id, status = one["attempt_id"].rpartition("/")[0], one.get("status")
+            if status is None:
+                continue
+            with Store.open(command.home, to_look=True) as store:
+                stored = [e for e in store.load_events(run_id) if isinstance(e, Judged)]
+            times = sum(e.attempt_id == one["attempt_id"] and e.verdict.status == status for e in stored)
+            self.verdicts_told += 1
+            if times != 1:
+                self.violated(command, f"{status} of {one['attempt_id']} was told and is stored {times} times")
+
     def check_record(self, command: Command, home: Path, *, whole: bool = True) -> None:
         """SQLite finds it whole; and, if `whole`, so does what reads it."""
         if not (home / "runs.db").exists():
@@ -230,7 +255,8 @@ class Chaos:
         if not (home / "runs.db").exists():
             return []
         with Store.open(home, to_look=True) as store:
-            found = [run for run in store.runs(Filter(limit=1 << 20)) if run.author != "files" and run.why not in OVER]
+            found = [run for run in store.runs(Filter(limit=1 << 20)) if run.why not in OVER]
+            found = [run for run in found if run.author != "files" and not run.author.startswith(("http:", "mcp:"))]
             return [store.load_run(run.run_id) for run in found if store.merged_from(run.run_id) is None]
 
 
@@ -292,12 +318,16 @@ class Lane:
             "merge": 2,
             "look": 2,
             "verify": 1,
+            "serve": 2,
+            "agent": 2,
+            "suite": 2,
         }
+        kinds = {kind: often for kind, often in kinds.items() if kind in (self.chaos.kinds or kinds)}
         kind = draw.choices(list(kinds), list(kinds.values()))[0]
         command: Command = getattr(self, kind)(home)
         patience = 6.0 if kind in ("export", "merge", "look") else 14.0
         many = draw.choice((0, 1, 1, 1, 2, 3))
-        command.accidents = sorted((draw.uniform(0.1, patience), draw.choice(ACCIDENTS)) for _ in range(many))
+        command.accidents = sorted((draw.uniform(0.1, patience), draw.choice(self.chaos.drawn)) for _ in range(many))
         return command
 
     def command(self, kind: str, home: Path, *words: str, **env: str) -> Command:
@@ -376,6 +406,24 @@ class Lane:
         words = ("show", name, "--json") if name and self.draw.random() < 0.6 else ("runs", "--json")
         return self.command("look", home, *words)
 
+    def suite(self, home: Path) -> Command:
+        """Two tasks with an author, begun or gone on with."""
+        tasks = (SOFTMAX, str(self.chaos.disk / "small.py"))
+        more = ("--max-attempts", "3", "--json", "--name", f"s{self.begun % 3}")
+        return self.command("suite", home, "suite", *tasks, *more)
+
+    def serve(self, home: Path) -> Command:
+        """A service with a client."""
+        command = self.command("serve", home, "serve")
+        command.talk = talk_to_service
+        return command
+
+    def agent(self, home: Path) -> Command:
+        """A server for an agent, and an agent."""
+        command = self.command("agent", home, "mcp")
+        command.talk = talk_as_agent
+        return command
+
     def verify(self, home: Path) -> Command:
         """An attempt again."""
         return self.command("verify", home, "verify", f"{self.a_run(home)}/1", "--json")
@@ -399,11 +447,13 @@ class Lane:
                 self.vector(command),
                 cwd=self.chaos.disk,
                 env=self.env(command),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if command.talk is None else subprocess.PIPE,
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
             )
+            if command.talk is not None:
+                threading.Thread(target=command.talk, args=(command, process, out), daemon=True).start()
             seen = self.attended(command, process)
         command.status = process.wait()
         self.check_processes(command, seen)
@@ -490,7 +540,8 @@ class Lane:
         if not command.happened and command.status in ((6, 130) if asked else (3, 6, 130)) and not told:
             chaos.violated(command, f"it failed though nothing happened to it: {err[-1000:]}")
         try:
-            chaos.check_events(command, out)
+            chaos.check_events(command, "\n".join([out, *command.heard]))
+            chaos.check_told(command)
             if command.output is not None:
                 chaos.check_export(command, command.output)
         except (KerneltuneError, OSError, ValueError) as error:
@@ -515,6 +566,72 @@ class Lane:
             self.chaos.violated(command, f"temporary folders are left: {content}")
             for name in wrong:
                 shutil.rmtree(self.tmp / name, ignore_errors=True)
+
+
+def talk_to_service(command: Command, process: "subprocess.Popen[bytes]", out: Path) -> None:
+    """Be the client of a service: bench files, then call the tools of a session; end the service after that."""
+    files = sorted((ROOT / "corpus" / "honest").glob("*.py"))[:3]
+    transport = httpx2.HTTPTransport(uds=str(service_socket(command.home)))
+    with contextlib.suppress(httpx2.HTTPError, OSError), httpx2.Client(transport=transport, timeout=MOST_S) as client:
+        while process.poll() is None and "serving on" not in out.read_text():
+            time.sleep(0.05)
+        body: dict[str, Any] = {"task": "softmax", "sources": {file.name: file.read_text() for file in files}}
+        with client.stream("POST", "http://service/bench", json=body) as lines:
+            command.heard.extend(lines.iter_lines())
+        begun = client.post("http://service/sessions", json={"task": "softmax"}).json()
+        session = f"http://service/sessions/{begun.get('session')}"
+        for number, call in enumerate(agent_calls()):
+            made = client.post(f"{session}/call", json={"name": call["tool"], "arguments": call["arguments"]}).json()
+            command.told.extend([made["attempt"]] if made.get("attempt") and number % 2 else [])
+        client.delete(session)
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+
+
+def talk_as_agent(command: Command, process: "subprocess.Popen[bytes]", out: Path) -> None:
+    """Be an agent: start a run, call its tools, finish it, and go."""
+    assert process.stdin is not None
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "chaos", "version": "1"}}
+    start, finish = {"tool": "start", "arguments": {"task": "softmax"}}, {"tool": "finish", "arguments": {}}
+    asked: list[tuple[str, dict[str, Any]]] = [("initialize", hello)]
+    asked += [("tools/call", {"name": c["tool"], "arguments": c["arguments"]}) for c in (start, *agent_calls(), finish)]
+    with contextlib.suppress(OSError), process.stdin as stdin:
+        for number, (method, params) in enumerate(asked):
+            line = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            stdin.write(json.dumps(line).encode() + b"\n")
+            if number == 0:
+                stdin.write(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
+            stdin.flush()
+            result = answer_to(number, process, out).get("result", {}).get("structuredContent", {})
+            if params.get("name") == "bench" and result.get("attempt"):
+                command.told.append(result["attempt"])
+
+
+def answer_to(number: int, process: "subprocess.Popen[bytes]", out: Path) -> dict[str, Any]:
+    """The message that answers a request; nothing when the server is gone."""
+    while True:
+        is_over = process.poll() is not None
+        for line in out.read_text(errors="replace").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                if (told := json.loads(line)).get("id") == number:
+                    return dict(told)
+        if is_over:
+            return {}
+        time.sleep(0.1)
+
+
+def agent_calls() -> list[dict[str, Any]]:
+    """Two kernels, each sent and benched."""
+    names = ("helpers_and_closures", "autotune_configs")
+    sources = [(ROOT / "corpus" / "honest" / f"{name}.py").read_text() for name in names]
+    return [
+        call
+        for number, source in enumerate(sources, 1)
+        for call in (
+            {"tool": "update", "arguments": {"rationale": "another", "source": source}},
+            {"tool": "bench", "arguments": {"attempt": number}},
+        )
+    ]
 
 
 @dataclass
@@ -741,6 +858,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lanes", type=int, default=2)
     parser.add_argument("--disk-mib", type=int, default=1024)
+    parser.add_argument("--kinds", help="of commands, by commas; all")
+    parser.add_argument("--accidents", help="that happen, by commas; all")
     parser.add_argument("--keep", type=Path, help="copy the disk there at the end")
     asked = parser.parse_args()
     if os.environ.pop("CHAOS_INSIDE", None) is None:  # in namespaces of our own we may mount, whoever we are
@@ -749,7 +868,8 @@ def main() -> int:
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder, small_disk(Path(folder), asked.disk_mib) as disk:
-        chaos = Chaos(Path(folder), asked.seed, asked.minutes, disk)
+        kinds, accidents = ((given or "").split(",") if given else () for given in (asked.kinds, asked.accidents))
+        chaos = Chaos(Path(folder), asked.seed, asked.minutes, disk, kinds, accidents or ACCIDENTS)
         with contextlib.ExitStack() as stack:
             for server in chaos.servers.values():
                 stack.enter_context(server)
@@ -766,6 +886,7 @@ def main() -> int:
         "exit_codes": chaos.exits,
         "wall_clock": chaos.has_clock,
         **found,
+        "verdicts_told_to_clients": chaos.verdicts_told,
         "shown_and_not_stored": chaos.unstored,
         "stopped": chaos.stopped,
         "violations": len(chaos.violations),

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata, util
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, TextIO, TypeVar, cast
+from typing import Annotated, Any, Literal, TextIO, TypeVar, cast
 
 import h11
 import uvicorn
@@ -121,11 +121,14 @@ class _OnATask(_Asked):
     priority: Priority = "interactive"
 
 
+SourceName = Annotated[str, Field(max_length=4096)]  # as a path may be long
+
+
 class BenchBody(_OnATask):
     """Judge one source, or several by their names."""
 
     source: str | None = Field(default=None, description="A file that defines ModelNew.")
-    sources: dict[str, str] | None = Field(default=None, min_length=1, max_length=MOST_SOURCES)
+    sources: dict[SourceName, str] | None = Field(default=None, min_length=1, max_length=MOST_SOURCES)
 
     @model_validator(mode="after")
     def _exactly(self) -> "BenchBody":
@@ -322,7 +325,7 @@ class HttpServer:
         if task in builtin_names():
             return task
         if self._root is not None:
-            with contextlib.suppress(OSError, ValueError):  # a NUL
+            with contextlib.suppress(OSError, ValueError, RuntimeError):  # a NUL; links in a circle
                 path = (self._root / task).resolve()
                 if leads_within(self._root, path) and path.is_file():
                     return str(path)

@@ -465,6 +465,7 @@ def test_one_client_does_not_take_all_places(begun: workers.Workers, tmp_path: P
         (b'{"task": "softmax", "source": "x", "limits": {"trace_s": NaN}}', "limits.trace_s"),
         (b'{"task": "softmax", "source": "x", "client": "../me"}', "client"),
         (b'{"task": "softmax", "source": "\\ud800"}', "not JSON"),
+        (b'{"task": "softmax", "sources": {"' + b"n" * 5000 + b'": "x"}}', "at most 4096 characters"),
         (b'{"task": "sotfmax", "source": "x"}', "no task 'sotfmax' here"),
         (b'{"reference_code": "1 +", "source": "x"}', "line 1: invalid syntax"),
     ],
