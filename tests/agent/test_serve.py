@@ -396,7 +396,10 @@ def test_a_client_that_sent_ahead_and_went_away_frees_its_place(service: Served)
     body = json.dumps({"task": "softmax", "source": ENDLESS, "limits": {"trace_s": 50.0}}).encode()
     line = raw(service, post("/bench", body), hangs=True)
     with service.client() as client:
-        under_way = lambda: "kerneltune_runs_under_way 0" not in client.get("/metrics").text  # noqa: E731
+
+        def under_way() -> bool:
+            return "kerneltune_runs_under_way 0" not in client.get("/metrics").text
+
         until(under_way, 10)
         line.sendall(post("/bench", b"{}"))
         time.sleep(0.2)
