@@ -248,7 +248,7 @@ def bench_opened(
 
     event = run_started(opened, AUTHOR, f"optimize bench, {len(candidates)} files", {"max_attempts": len(candidates)})
     folder = settings.runs_dir / event.run_id if store else None
-    view.folder, view.book = folder, opened.receipts(folder)
+    view.folder, view.book, view.task = folder, opened.receipts(folder), opened.task
     emit = fan_out(*([store.write] if store else []), view)
     tracker = AttemptTracker(
         event.run_id, opened.task, opened.tools, emit, keep=view.keep, place=opened.workshop.place,
@@ -293,6 +293,7 @@ class FilesView:
 
     folder: Path | None = None  # of the run; None: nothing is kept
     book: ReceiptBook
+    task: TaskSpec
     started: RunStarted
 
     def __init__(

@@ -522,8 +522,10 @@ class HttpServer:
         if not evaluation.done():
             return JSONResponse({"task_id": name, "status": "processing"})
         error = evaluation.exception()
-        told = {"task_id": name, "status": "completed"} if error is None else kernelgym.failed(name, _message(error))
-        return JSONResponse(told)
+        if error is not None:
+            return JSONResponse(kernelgym.failed(name, _message(error)))
+        result = evaluation.result()
+        return JSONResponse({name: result[name] for name in ("task_id", "status", "error_message", "error_code")})
 
     async def results(self, request: Request) -> Response:
         """Give an evaluation's result."""
@@ -541,7 +543,7 @@ class HttpServer:
     def _evaluation(self, asked: kernelgym.EvaluationBody) -> "asyncio.Task[dict[str, Json]]":
         """The evaluation under that name, begun now if there is none, or none that came to a result."""
         known = self._evaluations.pop(asked.task_id, None)
-        if known is None or (known.done() and (asked.force_refresh or known.exception() is not None)):
+        if known is None or (known.done() and (asked.force_refresh or not _found_out(known))):
             known = asyncio.create_task(self._evaluated(asked))
             known.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it may be asked for later
         self._evaluations[asked.task_id] = known
@@ -554,16 +556,21 @@ class HttpServer:
         """Its result, from a first look, or, where the wanted baseline was not ready for that, from a thorough one."""
         async with self._evaluating:
             shop = await asyncio.shield(asyncio.wrap_future(self.service.shop))
-            asked.refuse_what_is_not_here(gpu=shop.gpu is not None)
-            attempt = await self._judged(asked, "screened")
-            if attempt.accepted and attempt.pending:
-                attempt = await self._judged(asked, "judged")
-            return kernelgym.evaluation(asked, attempt)
+            try:
+                asked.refuse_what_is_not_here(gpu=shop.gpu is not None)
+                view = await self._judged(asked, "screened")
+                if view.judged[0].accepted and view.judged[0].pending:
+                    view = await self._judged(asked, "judged")
+                return kernelgym.evaluation(asked, view.judged[0], view.task)
+            except Busy:
+                raise  # it may be asked again
+            except (UsageError, kernelgym.NotMeasured) as error:
+                return kernelgym.failed(asked.task_id, _message(error))
 
-    async def _judged(self, asked: kernelgym.EvaluationBody, tier: Tier) -> Attempt:
+    async def _judged(self, asked: kernelgym.EvaluationBody, tier: Tier) -> FilesView:
         body = BenchBody(
-            reference_code=asked.reference_code,
-            source=asked.kernel_code,
+            reference_code=asked.reference,
+            source=asked.kernel,
             tier=tier,
             client="kernelgym",
             priority="interactive" if asked.priority == "high" else "batch",
@@ -572,9 +579,9 @@ class HttpServer:
         began = await asyncio.to_thread(self._benched, body, view, Controls(), asked.patience)
         await asyncio.shield(asyncio.wrap_future(began))
         if not view.judged:
-            raise kernelgym.NotMeasured("the service ends, and did not judge it")
+            raise Busy("the service ends, and did not judge it")
         self.verdicts[view.judged[0].judged.status.value] += 1
-        return view.judged[0]
+        return view
 
     def _count(self, told: Mapping[str, Any]) -> None:
         if told["type"] == "judged_file":
@@ -601,6 +608,10 @@ def _closing(
             loop.call_soon_threadsafe(lines.put_nowait, judged.exception())
 
     return close
+
+
+def _found_out(evaluation: "asyncio.Task[dict[str, Json]]") -> bool:
+    return evaluation.exception() is None and evaluation.result()["status"] == "completed"
 
 
 def _give_up(controls: Controls) -> None:

@@ -268,6 +268,9 @@ class ModelNew(torch.nn.Module):
 """
 
 
+ROW_SOFTMAX = REFERENCE.replace("class Model(", "class RowSoftmax(").replace("super(Model,", "super(RowSoftmax,")
+
+
 def test_a_client_of_kernelgym_is_answered_in_its_words_and_a_failure_of_ours_is_no_result(service: Served) -> None:
     kernels = {"right": RIGHT, "broken": BROKEN["source"], "overflows": OVERFLOWS, "decoy": FALLBACK}
     tasks = [
@@ -278,10 +281,13 @@ def test_a_client_of_kernelgym_is_answered_in_its_words_and_a_failure_of_ours_is
          "reference_backend": None, "run_performance": False}
         for name, kernel in kernels.items()
     ]  # fmt: skip
+    named = {"entry_point": "RowSoftmax", "reference_backend": "compile"}
+    named |= {"reference_code": ROW_SOFTMAX, "kernel_code": RIGHT.replace("ModelNew", "RowSoftmaxNew")}
     broken_reference = tasks[0] | {"task_id": "ours", "reference_code": "this is no Python at all"}
+    more = [tasks[0] | {"task_id": "named"} | named, broken_reference]
     with service.client() as client:
-        answer = client.post("/evaluate/batch", json={"batch_id": "b", "tasks": [*tasks, broken_reference]}).json()
-        assert (answer["total_tasks"], answer["failed_tasks"]) == (5, 1)
+        answer = client.post("/evaluate/batch", json={"batch_id": "b", "tasks": [*tasks, *more]}).json()
+        assert (answer["total_tasks"], answer["completed_tasks"], answer["failed_tasks"]) == (6, 5, 1)
         fields = ("compiled", "correctness", "decoy_kernel")
         found = {one["task_id"]: tuple(one.get(name) for name in fields) for one in answer["results"]}
         assert found == {
@@ -289,20 +295,55 @@ def test_a_client_of_kernelgym_is_answered_in_its_words_and_a_failure_of_ours_is
             "broken": (False, False, False),
             "overflows": (True, False, False),
             "decoy": (False, False, True),
+            "named": (True, True, False),
             "ours": (None, None, None),
         }
         assert answer["results"][1]["error_code"] == "COMPILATION_ERROR"
         again = client.post("/evaluate", json=tasks[0])  # whose result is kept
         assert again.json() == answer["results"][0] == client.get("/results/right").json()
-        assert again.json()["speedup"] is None
+        unmeasured = [again.json()[name] for name in ("speedup", "kernel_runtime", "reference_runtime")]
+        assert unmeasured == [0.0, -1.0, -1.0]
         assert client.get("/status/right").json()["status"] == "completed"
-        assert client.get("/status/ours").json()["status"] == "failed"
-        assert client.get("/results/ours").status_code == 400
         assert client.get("/status/unknown").status_code == 404
-        timed = client.post("/evaluate", json=tasks[0] | {"task_id": "timed", "run_performance": True})
-        assert timed.status_code == 400
-        assert "nothing is timed here" in timed.json()["error"]
-        assert client.get("/status/timed").json()["status"] == "failed"
+
+
+def test_what_cannot_be_found_out_is_failed_to_a_client_of_kernelgym_and_of_status_200(service: Served) -> None:
+    """Of another status its client makes an error with the URL in it, token and all, which its policy is shown."""
+    timed = {"task_id": "timed", "reference_code": REFERENCE, "kernel_code": RIGHT}
+    cuda = timed | {"task_id": "cuda", "backend": "cuda"}
+    unknown = timed | {"task_id": "unknown backend", "reference_backend": "jax"}
+    unclear = timed | {
+        "task_id": "no reference",
+        "reference_code": "this is no Python at all",
+        "run_performance": False,
+    }
+    expected = {
+        "timed": "nothing is timed here",
+        "cuda": "'cuda' is not served",
+        "unknown backend": "'jax' is none of",
+        "no reference": "line 1",
+    }
+    with service.client() as client:
+        for asked in (timed, cuda, unknown, unclear):
+            answer = client.post("/evaluate", json=asked)
+            told = answer.json()
+            assert (answer.status_code, told["status"], told["error_code"]) == (200, "failed", "SYSTEM_ERROR")
+            assert expected[asked["task_id"]] in told["error_message"]
+            assert not {"compiled", "correctness", "speedup"} & told.keys()
+            status = client.get(f"/status/{asked['task_id']}").json()
+            assert (status["status"], status["error_message"]) == ("failed", told["error_message"])
+        # asked otherwise under the same name, it is no longer that failure
+        assert client.post("/evaluate", json=timed | {"run_performance": False}).json()["correctness"] is True
+        assert client.post("/evaluate", json=timed | {"entry_point": "Model; import os"}).status_code == 400
+
+
+def test_a_policy_reads_nothing_of_held_out_cases_in_kernelgym_s_words(service: Served) -> None:
+    wrong_at_203 = RIGHT.replace("tl.store(y + at, ", "tl.store(y + at, (cols % 7 != 0) * ")
+    asked = {"reference_code": REFERENCE, "kernel_code": wrong_at_203, "run_performance": False}
+    told = service.ask("POST", "/evaluate", task_id="secret", **asked)
+    assert (told["compiled"], told["correctness"]) == (True, False)
+    assert "a case with held-out shapes is wrong" in told["error_message"]
+    assert not [word for word in ("prime", "203") if word in json.dumps(told)]
 
 
 def raw(service: Served, data: bytes, *, hangs: bool = False) -> socket.socket:
