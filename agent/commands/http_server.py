@@ -46,6 +46,7 @@ from kerneltune.agent.commands.mcp import AgentTools
 from kerneltune.agent.commands.service import MOST_RUNS, Busy, ClientRun, Priority, Service
 from kerneltune.agent.commands.session import Patience
 from kerneltune.agent.commands.show import line_json
+from kerneltune.agent.commands.verify import verification_json
 from kerneltune.agent.events import Event
 from kerneltune.agent.record.folder import make_private
 from kerneltune.agent.record.store import Store
@@ -128,6 +129,15 @@ class BenchBody(_OnATask):
         _one_of(self, "task", "reference_code")
         _one_of(self, "source", "sources")
         return self
+
+
+class VerifyBody(_Asked):
+    """Judge a stored attempt again."""
+
+    attempt: str = Field(max_length=200, description="RUN/NUMBER, or a run: its best attempt.")
+    tier: Tier | None = Field(default=None, description="How thoroughly to judge on a GPU; as before.")
+    client: str = Field(default="client", pattern=r"^[\w.-]{1,64}$", description="Whose turn at the judge this is.")
+    priority: Priority = "interactive"
 
 
 class SessionBody(_OnATask):
@@ -501,6 +511,15 @@ class HttpServer:
             if line is not None:
                 _give_up(controls)
 
+    async def verify(self, request: Request) -> Response:
+        """Judge a stored attempt again, on a judge of its own, and say whether its verdict held. It is stored also
+        without the client."""
+        asked = await read_body(request, VerifyBody)
+        begun = self.service.verify(asked.attempt, asked.tier, client=asked.client, priority=asked.priority)
+        found = await _unless_gone(request, asyncio.wrap_future(begun))
+        self.verdicts[found.event.verdict.status.value] += 1
+        return JSONResponse(verification_json(found) | {"event": encode(found.event)})
+
     async def evaluate(self, request: Request) -> Response:
         """Evaluate a kernel for a client of KernelGYM. It goes on without the client, who may ask for the result."""
         asked = await read_body(request, kernelgym.EvaluationBody)
@@ -714,6 +733,7 @@ ENDPOINTS = (
     HttpEndpoint("GET", "/metrics", "metrics"),
     HttpEndpoint("GET", "/openapi.json", "openapi"),
     HttpEndpoint("POST", "/bench", "bench", BenchBody),
+    HttpEndpoint("POST", "/verify", "verify", VerifyBody),
     HttpEndpoint("POST", "/sessions", "begin", SessionBody),
     HttpEndpoint("GET", "/sessions/{session}", "look"),
     HttpEndpoint("POST", "/sessions/{session}/call", "call", CallBody),

@@ -19,16 +19,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from kerneltune.agent.attempt import Attempt, Controls
 from kerneltune.agent.commands.bench import FilesView, bench_opened
 from kerneltune.agent.commands.lifecycle import Choice, RunOutcome, resume_run, run_task
 from kerneltune.agent.commands.session import Patience, Session, Workshop, session, workshop
+from kerneltune.agent.commands.verify import Verification, repeat_stored
 from kerneltune.agent.events import Event, RunEnded, RunResumed, Said
 from kerneltune.agent.models.client import ClientModel
 from kerneltune.agent.record.store import Store
-from kerneltune.agent.settings import Environment, Settings
+from kerneltune.agent.settings import Environment, Settings, Tier
 from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.tools.evaluator import Candidate
 from kerneltune.tools.sandbox.workers import Workers
@@ -41,6 +42,7 @@ MOST_RUNS = 64  # under way at a time; each is a thread that mostly waits
 WHOLE_CONTEXT = 10**9  # tokens: a client remembers its conversation itself
 _MOST_KEPT = 256  # runs that are over, of which a client may still ask
 Priority = Literal["interactive", "batch"]
+T = TypeVar("T")
 _RANKS: Mapping[Priority, int] = {"interactive": 0, "batch": 1}
 
 
@@ -261,9 +263,7 @@ class OpenTasks:
         try:
             if is_new:
                 self._open(key, task, file)
-            opened = task.opened.result().apart(patience)
-            turn = Turn(self._gpu if opened.gpu else task.queue, client, priority)
-            yield replace(opened, tools=replace(opened.tools, judging=turn))
+            yield self._in_turn(task.opened.result().apart(patience), task.queue, client, priority)
         except BaseException:
             with self._changing:
                 if self._tasks.get(key) is task:
@@ -277,6 +277,17 @@ class OpenTasks:
                 surplus += [self._tasks.pop(key) for key in unused[: max(0, len(self._tasks) - self._most)]]
             for other in surplus:
                 other.held.close()
+
+    @contextlib.contextmanager
+    def anew(self, file: TaskFile, *, client: str, priority: Priority) -> Iterator[Session]:
+        """The task opened once more, with a judge of one's own: an open one knows the verdicts on what it has judged,
+        and would draw the same inputs again. Raises TaskError."""
+        with self._open_task(file) as opened:
+            yield self._in_turn(opened, FairQueue(), client, priority)
+
+    def _in_turn(self, opened: Session, queue: FairQueue, client: str, priority: Priority) -> Session:
+        turn = Turn(self._gpu if opened.gpu else queue, client, priority)
+        return replace(opened, tools=replace(opened.tools, judging=turn))
 
     def _open(self, key: tuple[Path, str], task: _OpenTask, file: TaskFile) -> None:
         try:
@@ -305,7 +316,7 @@ class Service:
         self.shop: Future[Workshop] = Future()
         self.tasks = OpenTasks(lambda file: session(self.shop.result(), file), MOST_OPEN)
         self._runs: list[ClientRun] = []
-        self._benches: dict[Future[int], Controls] = {}
+        self._benches: dict[Future[Any], Controls] = {}  # and verifications
         self._is_ending = False
         self._changing = threading.Lock()
 
@@ -429,25 +440,47 @@ class Service:
     ) -> Future[int]:
         """Judge candidates as `optimize bench` does, in a thread of its own, shown to a view; its exit code. Raises
         UsageError for a task that is not there."""
-        file, settings, judged = find_task(task), settings or self.settings, Future[int]()
+        file, settings = find_task(task), settings or self.settings
+
+        def judge() -> int:
+            with (
+                Store.open(settings.runs_dir) as store,
+                self.tasks.use(file, patience=patience, client=client, priority=priority) as opened,
+            ):
+                return bench_opened(opened, candidates, settings, view, store, controls)
+
+        return self._apart("bench", judge, controls)
+
+    def verify(
+        self, attempt: str, tier: Tier | None = None, *, client: str = "", priority: Priority = "interactive"
+    ) -> Future[Verification]:
+        """Judge a stored attempt again as `optimize verify` does, in a thread of its own."""
+        settings = replace(self.settings, tier=tier)
+
+        def judge() -> Verification:
+            open_task = partial(self.tasks.anew, client=client, priority=priority)
+            with Store.open(settings.runs_dir) as store:
+                return repeat_stored(store, *store.find_attempt(attempt), settings, open_task)
+
+        return self._apart("verify", judge, Controls())
+
+    def _apart(self, name: str, work: Callable[[], T], controls: Controls) -> Future[T]:
+        """What comes of work in a thread of its own, which counts as a run."""
+        done = Future[T]()
         with self._changing:
             self._insist_on_room()
-            self._benches[judged] = controls
+            self._benches[done] = controls
 
-        def judge() -> None:
+        def carry_out() -> None:
             try:
-                with (
-                    Store.open(settings.runs_dir) as store,
-                    self.tasks.use(file, patience=patience, client=client, priority=priority) as opened,
-                ):
-                    code = bench_opened(opened, candidates, settings, view, store, controls)
+                came = work()
             except BaseException as error:  # noqa: BLE001 - whoever asked is told, in another thread
-                tell: Callable[[], None] = partial(judged.set_exception, error)
+                tell: Callable[[], None] = partial(done.set_exception, error)
             else:
-                tell = partial(judged.set_result, code)
+                tell = partial(done.set_result, came)
             with self._changing:
-                del self._benches[judged]
+                del self._benches[done]
             tell()
 
-        threading.Thread(target=judge, name="bench", daemon=True).start()
-        return judged
+        threading.Thread(target=carry_out, name=name, daemon=True).start()
+        return done

@@ -225,6 +225,31 @@ def test_optimize_bench_has_a_running_service_judge_and_shows_it_as_ever(service
     assert "no task" in here.stderr
 
 
+def test_optimize_verify_has_a_running_service_judge_on_inputs_that_no_one_has_seen(service: Served) -> None:
+    bench = [json.loads(line) for line in service.ask_lines("/bench", reference_code=REFERENCE, source=RIGHT)]
+    attempt = bench[0]["attempt_id"]
+    assert bench[-1]["by_status"] == {"checked": 1}
+    told = optimize("verify", attempt, "--json", cwd=service.folder)
+    assert told.stderr.splitlines() == [f"… judged by the service, process {service.pid}; --no-service judges here"]
+    found = json.loads(told.stdout)
+    assert (told.returncode, found["held"], found["new"]["verdict"]["status"]) == (0, True, "checked")
+    seeds = [json.loads(Path(service.folder, path).read_text())["evidence"] for path in
+             (bench[0]["receipt_path"], found["receipt_path"])]  # fmt: skip
+    assert set(seeds[0]["seeds"]) == set(seeds[1]["seeds"])
+    assert not set(seeds[0]["seeds"].values()) & set(seeds[1]["seeds"].values())
+    assert "reused" not in seeds[1]
+    shown = optimize("verify", attempt, "--plain", cwd=service.folder)
+    assert "held: right again" in shown.stdout
+    assert found["receipt_path"].endswith("verify-1.json")
+    assert "verify-2.json" in shown.stdout
+    alone = optimize("verify", attempt, "--no-service", "--json", cwd=service.folder)
+    assert "judged by the service" not in alone.stderr
+    assert json.loads(alone.stdout).keys() == found.keys()
+    with service.client() as client:
+        answer = client.post("/verify", json={"attempt": "20260101-nothing/1"})
+    assert (answer.status_code, "20260101-nothing" in answer.json()["error"]) == (409, True)
+
+
 def test_a_judge_that_dies_is_an_error_of_the_call_and_the_next_session_has_a_fresh_one(service: Served) -> None:
     trap = service.folder / "tasks" / "trap"
     ends = f"        import os\n        os.path.exists({str(trap)!r}) and os.kill(os.getpid(), 9)\n"
