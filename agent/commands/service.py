@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeVar
 from kerneltune.agent.attempt import Attempt, Controls
 from kerneltune.agent.commands.bench import FilesView, bench_opened
 from kerneltune.agent.commands.lifecycle import Choice, RunOutcome, resume_run, run_task
-from kerneltune.agent.commands.session import Patience, Session, Workshop, session, workshop
+from kerneltune.agent.commands.session import Patience, Session, Workshop, memory_is_short, session, workshop
 from kerneltune.agent.commands.verify import Verification, repeat_stored
 from kerneltune.agent.events import Event, RunEnded, RunResumed, Said
 from kerneltune.agent.models.client import ClientModel
@@ -37,7 +37,7 @@ from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.task.load import TaskFile, find_task
 
-MOST_OPEN = 4  # tasks: each holds a judge, and on a GPU the memory of its inputs and answers
+MOST_OPEN = 32  # tasks, where memory allows it: each holds two processes and their files
 MOST_RUNS = 64  # under way at a time; each is a thread that mostly waits
 WHOLE_CONTEXT = 10**9  # tokens: a client remembers its conversation itself
 _MOST_KEPT = 256  # runs that are over, of which a client may still ask
@@ -225,10 +225,15 @@ class _OpenTask:
 
 class OpenTasks:
     """Tasks that are open, each once; of those that nobody uses the least recently used are closed, as soon as there
-    are more than `most`. Any thread may ask."""
+    are more than `most`, and before one is opened as long as memory `is_short`. Any thread may ask."""
 
-    def __init__(self, open_task: Callable[[TaskFile], contextlib.AbstractContextManager[Session]], most: int) -> None:
-        self._open_task, self._most = open_task, most
+    def __init__(
+        self,
+        open_task: Callable[[TaskFile], contextlib.AbstractContextManager[Session]],
+        most: int,
+        is_short: Callable[[], bool],
+    ) -> None:
+        self._open_task, self._most, self._is_short = open_task, most, is_short
         self._tasks: dict[tuple[Path, str], _OpenTask] = {}  # the least recently used first
         self._changing = threading.Lock()
         self._gpu = FairQueue()  # which all tasks share
@@ -282,6 +287,7 @@ class OpenTasks:
     def anew(self, file: TaskFile, *, client: str, priority: Priority) -> Iterator[Session]:
         """The task opened once more, with a judge of one's own: an open one knows the verdicts on what it has judged,
         and would draw the same inputs again. Raises TaskError."""
+        self._make_room()
         with self._open_task(file) as opened:
             yield self._in_turn(opened, FairQueue(), client, priority)
 
@@ -291,10 +297,20 @@ class OpenTasks:
 
     def _open(self, key: tuple[Path, str], task: _OpenTask, file: TaskFile) -> None:
         try:
+            self._make_room()
             task.opened.set_result(task.held.enter_context(self._open_task(file)))
         except BaseException as error:
             task.opened.set_exception(error)
             raise
+
+    def _make_room(self) -> None:
+        while self._is_short():
+            with self._changing:
+                unused = [key for key, task in self._tasks.items() if task.users == 0]
+                if not unused:
+                    return
+                closing = self._tasks.pop(unused[0])
+            closing.held.close()
 
     def close(self) -> None:
         """Close all; who still uses one finds its workers gone."""
@@ -314,7 +330,11 @@ class Service:
         self.settings, self._environment, self._begun = settings, environment, begun
         self._held = contextlib.ExitStack()
         self.shop: Future[Workshop] = Future()
-        self.tasks = OpenTasks(lambda file: session(self.shop.result(), file), MOST_OPEN)
+        self.tasks = OpenTasks(
+            lambda file: session(self.shop.result(), file),
+            MOST_OPEN,
+            lambda: memory_is_short(self.shop.result().gpu),
+        )
         self._runs: list[ClientRun] = []
         self._benches: dict[Future[Any], Controls] = {}  # and verifications
         self._is_ending = False

@@ -20,13 +20,13 @@ import pytest
 
 from kerneltune.agent.commands.http_server import ENDPOINTS, MOST_BODY_BYTES, MOST_VALUES, openapi
 from kerneltune.agent.commands.service import FairQueue, OpenTasks, Priority, Turn
-from kerneltune.agent.commands.session import Patience, session, workshop
+from kerneltune.agent.commands.session import Patience, Session, memory_is_short, session, workshop
 from kerneltune.agent.events import Judged, RunEnded
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Settings
 from kerneltune.tools.bench import CpuBench
 from kerneltune.tools.sandbox import workers
-from kerneltune.tools.task.load import find_task
+from kerneltune.tools.task.load import TaskFile, find_task
 from tests.agent import warm
 from tests.agent.shell import ROOT, SOFTMAX, env, optimize
 
@@ -590,7 +590,7 @@ def test_a_task_is_open_once_and_the_least_recently_used_goes_when_there_are_mor
     one.write_text(REFERENCE)
     other.write_text(REFERENCE)
     with workers.begun() as begun, workshop(Settings(), lambda _: None, begun) as shop:
-        tasks = OpenTasks(lambda file: session(shop, file), most=1)
+        tasks = OpenTasks(lambda file: session(shop, file), 1, lambda: False)
         with tasks.use(find_task(str(one))) as first, tasks.use(find_task(str(other))) as second:
             assert len(tasks) == 2  # those in use stay
             with tasks.use(find_task(str(one)), patience=Patience(replay_s=7.0)) as third:
@@ -601,3 +601,36 @@ def test_a_task_is_open_once_and_the_least_recently_used_goes_when_there_are_mor
         assert len(tasks) == 1
         tasks.close()
         assert len(tasks) == 0
+
+
+def test_tasks_that_nobody_uses_are_closed_one_by_one_until_there_is_memory_for_the_next(
+    tmp_path: Path, forked_workers: None
+) -> None:
+    files = [tmp_path / f"{name}.py" for name in ("first", "second", "used", "next")]
+    for file in files:
+        file.write_text(REFERENCE)
+    first, second, used, following = (find_task(str(file)) for file in files)
+    least_free = [0.0]
+    with workers.begun() as begun, workshop(Settings(), lambda _: None, begun) as shop:
+        closed: list[str] = []
+
+        @contextlib.contextmanager
+        def opened(file: TaskFile) -> Iterator[Session]:
+            with session(shop, file) as one:
+                yield one
+            closed.append(file.name)
+            least_free[0] -= 1.0  # as if its memory had been that much
+
+        tasks = OpenTasks(opened, 32, lambda: memory_is_short(None, least_free[0]))
+        with tasks.use(used):
+            for file in (second, first, second):
+                with tasks.use(file):
+                    pass
+            assert (len(tasks), closed) == (3, [])
+            least_free[0] = 1.0  # more than is ever free: the least recently used makes room, and one is enough
+            with tasks.use(following):
+                assert (len(tasks), closed) == (3, ["first"])
+            least_free[0] = 9.0
+            with tasks.anew(first, client="me", priority="batch"):
+                assert closed == ["first", "second", "next"]  # never one that is in use
+        tasks.close()
