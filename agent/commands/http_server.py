@@ -60,18 +60,25 @@ from kerneltune.tools.schema.verdict import evaluator_sha256
 from kerneltune.tools.task.load import builtin_names
 
 MOST_CONNECTIONS = 512
-REQUEST_S = 30.0  # for the head of a request to arrive
 _KEEP_ALIVE_S = 75
 MOST_TEXT = 1 << 20  # characters of a source or a reference
 MOST_BODY_BYTES = 4 << 20  # both, as JSON writes them
 MOST_VALUES = 1 << 16  # in a body
 MOST_SOURCES = 100
-BODY_S = 30.0  # for a body to arrive
-IDLE_S = 900.0  # after which a session that nobody uses is ended, so that its place is free
 _MOST_EVALUATIONS = 10_000  # whose results are kept
 _POLL_S, _BEAT_S = 0.2, 15.0  # between looks for events; between signs of life
 REFERENCES = "references"  # the folder, in that of the runs, of the tasks that clients sent
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class HttpTimes:
+    """How long is waited for the head of a request, and for its body; and after how long a session that nobody uses is
+    ended, so that its place is free. Seconds."""
+
+    head_s: float = 30.0
+    body_s: float = 30.0
+    idle_s: float = 900.0
 
 
 class HttpError(Exception):
@@ -168,15 +175,15 @@ def _one_of(asked: BaseModel, *names: str) -> None:
 Body = TypeVar("Body", bound=BaseModel)
 
 
-async def read_body(request: Request, kind: type[Body]) -> Body:
-    """What a request's body says. Raises HttpError."""
+async def read_body(request: Request, kind: type[Body], limit_s: float) -> Body:
+    """What a request's body says, which must arrive by then. Raises HttpError."""
     data = bytearray()
     try:
-        async with asyncio.timeout(BODY_S):
+        async with asyncio.timeout(limit_s):
             async for chunk in request.stream():
                 data += chunk
     except TimeoutError as error:
-        raise HttpError(408, f"the body did not arrive within {BODY_S:g} s") from error
+        raise HttpError(408, f"the body did not arrive within {limit_s:g} s") from error
     try:
         value = parsed(data.decode(), MOST_VALUES)
         if b"\\u" in data:
@@ -211,8 +218,10 @@ class HttpServer:
     """Answers requests with a service. `root`: the folder below which clients may name task files; `token`: what they
     must show, "" where the socket's owner is the only one to reach it."""
 
-    def __init__(self, service: Service, root: Path | None = None, token: str = "") -> None:
-        self.service, self._root, self._token = service, root, token.encode()
+    def __init__(
+        self, service: Service, root: Path | None = None, token: str = "", times: HttpTimes | None = None
+    ) -> None:
+        self.service, self._root, self._token, self.times = service, root, token.encode(), times or HttpTimes()
         self.sessions: dict[str, ClientSession] = {}
         self.requests: Counter[int] = Counter()  # by status
         self.verdicts: Counter[str] = Counter()  # that clients were told, by status
@@ -233,7 +242,7 @@ class HttpServer:
         there: Future[Service] = Future()
         there.set_result(self.service)
         self._agents = AgentTools(there, self._root, is_shared=True)
-        manager = StreamableHTTPSessionManager(self._agents.server(), session_idle_timeout=IDLE_S)
+        manager = StreamableHTTPSessionManager(self._agents.server(), session_idle_timeout=self.times.idle_s)
         async with manager.run():
             yield [Route("/mcp", StreamableHTTPASGIApp(manager))]
 
@@ -336,7 +345,7 @@ class HttpServer:
 
     async def begin(self, request: Request) -> Response:
         """Begin a session, once its task is open."""
-        asked = await read_body(request, SessionBody)
+        asked = await read_body(request, SessionBody, self.times.body_s)
         session = ClientSession(await asyncio.to_thread(self._begun, asked))
         try:
             opening = await self._held(session, request, session.run.opening)
@@ -389,7 +398,7 @@ class HttpServer:
     async def call(self, request: Request) -> Response:
         """Call a tool of a session, and wait for its result."""
         _, session = self._session(request)
-        asked = await read_body(request, CallBody)
+        asked = await read_body(request, CallBody, self.times.body_s)
         result = await self._held(session, request, session.run.call(asked.name, asked.arguments))
         if not result.was_made:  # a failure of ours is no result of a call
             await self._held(session, request, session.run.outcome)
@@ -425,13 +434,13 @@ class HttpServer:
     async def end_idle(self) -> None:
         """End sessions that nobody uses, again and again."""
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(min(1.0, self.times.idle_s / 4))
             now_s = time.monotonic()
-            idle = [n for n, s in self.sessions.items() if not s.waiting and now_s - s.used_s > IDLE_S]
+            idle = [n for n, s in self.sessions.items() if not s.waiting and now_s - s.used_s > self.times.idle_s]
             for name in idle:
                 self.sessions.pop(name).run.stop()
             if self._agents is not None:
-                self._agents.end_idle(IDLE_S)
+                self._agents.end_idle(self.times.idle_s)
 
     async def events(self, request: Request) -> Response:
         """The events of a session's run as they are stored, from the beginning or after Last-Event-ID."""
@@ -471,7 +480,7 @@ class HttpServer:
 
     async def bench(self, request: Request) -> Response:
         """Judge sources and store them as a run; a line of JSON each, as of `optimize bench --json`."""
-        asked = await read_body(request, BenchBody)
+        asked = await read_body(request, BenchBody, self.times.body_s)
         lines: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
         controls = Controls()
         loop = asyncio.get_running_loop()
@@ -514,7 +523,7 @@ class HttpServer:
     async def verify(self, request: Request) -> Response:
         """Judge a stored attempt again, on a judge of its own, and say whether its verdict held. It is stored also
         without the client."""
-        asked = await read_body(request, VerifyBody)
+        asked = await read_body(request, VerifyBody, self.times.body_s)
         begun = self.service.verify(asked.attempt, asked.tier, client=asked.client, priority=asked.priority)
         found = await _unless_gone(request, asyncio.wrap_future(begun))
         self.verdicts[found.event.verdict.status.value] += 1
@@ -522,12 +531,12 @@ class HttpServer:
 
     async def evaluate(self, request: Request) -> Response:
         """Evaluate a kernel for a client of KernelGYM. It goes on without the client, who may ask for the result."""
-        asked = await read_body(request, kernelgym.EvaluationBody)
+        asked = await read_body(request, kernelgym.EvaluationBody, self.times.body_s)
         return JSONResponse(await asyncio.shield(self._evaluation(asked)))
 
     async def evaluate_batch(self, request: Request) -> Response:
         """Evaluate several kernels for a client of KernelGYM."""
-        asked = await read_body(request, kernelgym.BatchBody)
+        asked = await read_body(request, kernelgym.BatchBody, self.times.body_s)
         ended = await asyncio.gather(*map(self._evaluation, asked.tasks), return_exceptions=True)
         results = [
             kernelgym.failed(one.task_id, _message(end)) if isinstance(end, BaseException) else end
@@ -776,6 +785,7 @@ def openapi() -> dict[str, Json]:
 class _Connection(H11Protocol):
     """One whose requests must be there in time: uvicorn itself waits for the rest of a head for ever."""
 
+    head_s: float
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -801,7 +811,7 @@ class _Connection(H11Protocol):
             self._late.cancel()
             self._late = None
         elif not is_asked and self._late is None:
-            self._late = self.loop.call_later(REQUEST_S, self.transport.close)
+            self._late = self.loop.call_later(self.head_s, self.transport.close)
 
 
 class _Server(uvicorn.Server):
@@ -838,9 +848,13 @@ class _Server(uvicorn.Server):
 
 async def listen_to(listening: socket.socket, http: HttpServer) -> None:
     """Answer until Ctrl-C or SIGTERM."""
+
+    class Connection(_Connection):
+        head_s = http.times.head_s
+
     async with http.agents() as routes:
         config = uvicorn.Config(
-            http.app(routes), http=_Connection, ws="none", lifespan="off", log_config=None, log_level="critical",
+            http.app(routes), http=Connection, ws="none", lifespan="off", log_config=None, log_level="critical",
             access_log=False, server_header=False, limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=_KEEP_ALIVE_S,
         )  # fmt: skip
         ending = asyncio.create_task(http.end_idle())

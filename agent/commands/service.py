@@ -321,13 +321,16 @@ class OpenTasks:
 
 
 class Service:
-    """Runs of clients on workers that stay warm, for as long as a `with` block lasts. Any thread may use it.
+    """Runs of clients on workers that stay warm, for as long as a `with` block lasts, `most_runs` at a time. Any thread
+    may use it.
 
     What takes seconds to load loads in a thread of its own, so that a server answers at once.
     """
 
-    def __init__(self, settings: Settings, environment: Environment, begun: Workers) -> None:
-        self.settings, self._environment, self._begun = settings, environment, begun
+    def __init__(
+        self, settings: Settings, environment: Environment, begun: Workers, most_runs: int = MOST_RUNS
+    ) -> None:
+        self.settings, self._environment, self._begun, self._most_runs = settings, environment, begun, most_runs
         self._held = contextlib.ExitStack()
         self.shop: Future[Workshop] = Future()
         self.tasks = OpenTasks(
@@ -443,8 +446,8 @@ class Service:
     def _insist_on_room(self) -> None:
         if self._is_ending:
             raise Busy("the service ends, and begins nothing more")
-        if sum(not run.outcome.done() for run in self._runs) + len(self._benches) >= MOST_RUNS:
-            raise Busy(f"{MOST_RUNS} runs are under way; finish one first, or try again later")
+        if sum(not run.outcome.done() for run in self._runs) + len(self._benches) >= self._most_runs:
+            raise Busy(f"{self._most_runs} runs are under way; finish one first, or try again later")
 
     def bench(
         self,

@@ -1,5 +1,6 @@
 """The service as its clients meet it: a real process, a real socket, and clients of every kind."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -10,7 +11,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,20 @@ from typing import Any
 import httpx2
 import pytest
 
-from kerneltune.agent.commands.http_server import ENDPOINTS, MOST_BODY_BYTES, MOST_VALUES, openapi
-from kerneltune.agent.commands.service import FairQueue, OpenTasks, Priority, Turn
+from kerneltune.agent.commands.http_server import (
+    ENDPOINTS,
+    MOST_BODY_BYTES,
+    MOST_VALUES,
+    HttpServer,
+    HttpTimes,
+    listen_to,
+    openapi,
+)
+from kerneltune.agent.commands.service import FairQueue, OpenTasks, Priority, Service, Turn
 from kerneltune.agent.commands.session import Patience, Session, memory_is_short, session, workshop
 from kerneltune.agent.events import Judged, RunEnded
 from kerneltune.agent.record.store import Store
-from kerneltune.agent.settings import Settings
+from kerneltune.agent.settings import Settings, environment
 from kerneltune.tools.bench import CpuBench
 from kerneltune.tools.sandbox import workers
 from kerneltune.tools.task.load import TaskFile, find_task
@@ -634,3 +643,96 @@ def test_tasks_that_nobody_uses_are_closed_one_by_one_until_there_is_memory_for_
             with tasks.anew(first, client="me", priority="batch"):
                 assert closed == ["first", "second", "next"]  # never one that is in use
         tasks.close()
+
+
+@contextlib.asynccontextmanager
+async def hurried(folder: Path, times: HttpTimes, most_runs: int) -> AsyncIterator[httpx2.AsyncClient]:
+    """A service in this process, with times and places of its own, and a client of it."""
+    path = folder / "hurried.sock"
+    with (
+        socket.socket(socket.AF_UNIX) as listening,
+        workers.begun() as begun,
+        Service(Settings(runs_dir=folder / "runs"), environment(), begun, most_runs) as service,
+    ):
+        listening.bind(str(path))
+        listening.listen()
+        serving = asyncio.create_task(listen_to(listening, HttpServer(service, times=times)))
+        transport = httpx2.AsyncHTTPTransport(uds=str(path))
+        try:
+            async with httpx2.AsyncClient(transport=transport, base_url="http://service", timeout=100) as client:
+                yield client
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await serving
+
+
+async def seconds_to_answer(folder: Path, data: bytes) -> tuple[float, bytes]:
+    """How long a connection is held on which this is all that is sent, and what comes."""
+    began_s = time.monotonic()
+    reader, writer = await asyncio.open_unix_connection(folder / "hurried.sock")
+    writer.write(data)
+    answer = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    return time.monotonic() - began_s, answer
+
+
+def test_who_sends_half_a_request_is_waited_for_no_longer_than_that(tmp_path: Path, forked_workers: None) -> None:
+    async def scenario() -> None:
+        async with hurried(tmp_path, HttpTimes(head_s=0.4, body_s=1.2), 64) as client:
+            silent, half, slow = await asyncio.gather(
+                seconds_to_answer(tmp_path, b""),
+                seconds_to_answer(tmp_path, b"GET /health HTTP/1.1\r\nhost: serv"),
+                seconds_to_answer(tmp_path, post("/bench", b'{"task"', 100)),
+            )
+            for seconds, answer in (silent, half):
+                assert (answer, 0.4 <= seconds < 1.2) == (b"", True)
+            assert 1.2 <= slow[0] < 10
+            assert slow[1].startswith(b"HTTP/1.1 408 ")
+            assert b"did not arrive within 1.2 s" in slow[1]
+            assert (await client.get("/health")).status_code == 200  # whole ones are answered as ever
+
+    asyncio.run(scenario())
+
+
+def test_a_session_that_nobody_uses_ends_in_order_and_one_that_is_watched_stays(
+    tmp_path: Path, forked_workers: None
+) -> None:
+    async def scenario() -> None:
+        async with hurried(tmp_path, HttpTimes(idle_s=1.0), 64) as client:
+            begun = [(await client.post("/sessions", json={"reference_code": REFERENCE})).json() for _ in range(2)]
+            left, watched = (f"/sessions/{one['session']}" for one in begun)
+            async with client.stream("GET", f"{watched}/events") as events:
+                lines = events.aiter_lines()
+                await anext(lines)
+                for _ in range(100):
+                    await asyncio.sleep(0.1)
+                    if (await client.get("/metrics")).text.count("kerneltune_runs_under_way 1\n"):
+                        break
+                gone = await client.get(left)
+                assert (gone.status_code, "resume its run" in gone.json()["error"]) == (404, True)
+                assert not (await client.get(watched)).json()["over"]
+        with Store.open(tmp_path / "runs") as store:
+            ends = [e.why for e in store.load_events(begun[0]["run_id"]) if isinstance(e, RunEnded)]
+        assert ends == ["stopped"]
+
+    asyncio.run(scenario())
+
+
+def test_beyond_the_places_a_client_is_told_to_try_again_until_one_is_free(
+    tmp_path: Path, forked_workers: None
+) -> None:
+    asked = {"reference_code": REFERENCE}
+
+    async def scenario() -> None:
+        async with hurried(tmp_path, HttpTimes(), 2) as client:
+            first, second = [(await client.post("/sessions", json=asked)).json() for _ in range(2)]
+            for path, more in (("/sessions", {}), ("/bench", {"source": RIGHT})):
+                refused = await client.post(path, json=asked | more)
+                assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+                assert "2 runs are under way" in refused.json()["error"]
+            assert (await client.delete(f"/sessions/{first['session']}")).status_code == 200
+            third = await client.post("/sessions", json=asked)
+            assert third.status_code == 201
+            assert not (await client.get(f"/sessions/{second['session']}")).json()["over"]
+
+    asyncio.run(scenario())
