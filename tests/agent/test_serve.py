@@ -632,8 +632,8 @@ def test_tasks_that_nobody_uses_are_closed_one_by_one_until_there_is_memory_for_
 
         tasks = OpenTasks(opened, 32, lambda: memory_is_short(None, least_free[0]))
         with tasks.use(used):
-            for file in (second, first, second):
-                with tasks.use(file):
+            for unused in (second, first, second):
+                with tasks.use(unused):
                     pass
             assert (len(tasks), closed) == (3, [])
             least_free[0] = 1.0  # more than is ever free: the least recently used makes room, and one is enough
