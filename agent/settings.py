@@ -44,6 +44,7 @@ class Settings:
     patience: int | None = None
     width: int | None = None  # candidates under way at a time; None = 2, on a GPU by its host's cores
     seed: int = 0
+    seeds_model: bool = False  # the model is asked with seeds made of that one, where its API takes any
     arch: str = ""  # "" = the GPU's, or sm_90 without one
     model: str = ""  # "" = the first provider whose key is set, else offline
     base_url: str = ""  # of the model's server; "" = the provider's own

@@ -4,13 +4,20 @@ A command's file holds its flags, what it does and what it prints; it imports th
 it runs, since its page waits for what stands at its top.
 """
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from importlib import util
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.errors import UsageError, WorkerError
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from kerneltune.agent.settings import Settings
 
 DATABASE = "runs.db"  # agent.record.store knows it too, and takes a third of a second to import
 
@@ -46,6 +53,7 @@ MinSpeedup = Annotated[
 AsJson = Annotated[bool, Parameter(help="Print one JSON value on stdout.", negative="")]
 AsLines = Annotated[bool, Parameter(help="Print one JSON object a line, ending in a result.", negative="")]
 NoColour = Annotated[bool, Parameter(help="No colour.", negative="")]
+UseService = Annotated[bool, Parameter(help="Have a running `optimize serve` judge, if there is one.")]
 
 
 def missing_for_export() -> list[str]:
@@ -56,6 +64,56 @@ def missing_for_export() -> list[str]:
 def service_socket(runs_dir: Path) -> Path:
     """Where the service of these runs listens, if there is one and it was told no other place."""
     return runs_dir / "service" / "optimize.sock"
+
+
+def may_use_service(settings: "Settings") -> bool:
+    """Whether a service may be there, and nothing is asked for that it may have otherwise."""
+    of_its_own = (settings.arch, settings.width, settings.gpu_memory_gib)
+    is_for_any = not (settings.counters or settings.allow_unsandboxed or any(of_its_own))
+    return is_for_any and service_socket(settings.runs_dir).is_socket()
+
+
+@contextlib.contextmanager
+def service_answer(
+    runs_dir: Path, path: str, asked: Mapping[str, Any], why_not: str = ""
+) -> "Iterator[httpx2.Response | None]":
+    """What the service of these runs answers, as it comes; None where it does not judge, of which a person is told the
+    reason: that of the caller (`why_not`), or the service's own. Raises WorkerError when it ends on the way."""
+    import httpx2
+
+    from kerneltune.agent.view.output import say
+    from kerneltune.tools.schema.codec import one_line, parsed
+
+    transport = httpx2.HTTPTransport(uds=str(service_socket(runs_dir)))
+    limits = httpx2.Timeout(5.0, read=None)
+    try:
+        with httpx2.Client(transport=transport, base_url="http://service", timeout=limits) as client:
+            about = client.get("/health").json()
+            its = f"the service, process {about.get('pid')}"
+            if why := _other_evaluator(about) or why_not:
+                say(f"… judged here, not by {its}: {why}")
+                yield None
+                return
+            with client.stream("POST", path, json=asked) as answer:
+                if answer.status_code != 200:
+                    say(one_line(f"… judged here, not by {its}: {parsed(answer.read().decode()).get('error')}", 500))
+                    yield None
+                    return
+                say(f"… judged by {its}; --no-service judges here")
+                yield answer
+    except httpx2.ConnectError:
+        yield None  # a socket that a dead one has left
+    except httpx2.TransportError as error:
+        raise WorkerError(f"the service is gone ({error}); what it had judged is stored") from error
+
+
+def _other_evaluator(about: Mapping[str, Any]) -> str:
+    """Why a service's verdicts are not those of this command; "" where they are."""
+    from kerneltune.tools.schema.verdict import evaluator_sha256
+
+    if about.get("evaluator") == evaluator_sha256():
+        return ""
+    return "it is of another version" if about.get("evaluator") else f"it says: {about.get('error')}"
 
 
 def require_record(runs_dir: Path) -> None:

@@ -21,8 +21,10 @@ from kerneltune.agent.commands import (
     Task,
     Tier,
     Unsandboxed,
+    UseService,
     Width,
-    service_socket,
+    may_use_service,
+    service_answer,
 )
 from kerneltune.agent.events import (
     AttemptEvent,
@@ -43,7 +45,7 @@ from kerneltune.agent.events import (
 from kerneltune.agent.record.folder import ReceiptBook, alive, receipt_path
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.output import LineWriter, choose_view, print_note, say
+from kerneltune.agent.view.output import LineWriter, choose_view, print_note
 from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, shell_word
 from kerneltune.tools.schema.errors import UsageError, WorkerError
 from kerneltune.tools.schema.task import TaskSpec
@@ -89,7 +91,7 @@ def bench(
     no_store: Annotated[bool, Parameter(help="Keep neither record nor receipts.", negative="")] = False,
     json: AsLines = False,
     plain: Annotated[bool, Parameter(help="Progress as lines, no colour.", negative="")] = False,
-    service: Annotated[bool, Parameter(help="Have a running `optimize serve` judge, if there is one.")] = True,
+    service: UseService = True,
     allow_unsandboxed: Unsandboxed = None,
 ) -> int:
     """Check and time existing kernel files.
@@ -103,60 +105,28 @@ def bench(
     from kerneltune.tools.sandbox import workers
     from kerneltune.tools.task.load import builtin_names, find_task
 
-    task_file, socket, candidates = find_task(task), service_socket(settings.runs_dir), None
-    if service and not no_store and socket.is_socket() and _is_for_any(settings):
+    task_file, candidates = find_task(task), None
+    if service and not no_store and may_use_service(settings):
         candidates = read_candidates(files)
         name = task if task in builtin_names() else str(task_file.path.resolve())
-        if (code := _through_service(socket, name, candidates, settings, json=json, plain=plain)) is not None:
+        if (code := _through_service(name, candidates, settings, json=json, plain=plain)) is not None:
             return code
     with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as begun:
         candidates = candidates or read_candidates(files)
         return _bench(task_file, candidates, settings, begun, json=json, plain=plain, store=not no_store)
 
 
-def _is_for_any(settings: Settings) -> bool:
-    """Whether nothing is asked for that a service may have otherwise."""
-    of_its_own = (settings.arch, settings.width, settings.gpu_memory_gib)
-    return not (settings.counters or settings.allow_unsandboxed or any(of_its_own))
-
-
 def _through_service(
-    socket: Path, task: str, candidates: "Sequence[Candidate]", settings: Settings, *, json: bool, plain: bool
+    task: str, candidates: "Sequence[Candidate]", settings: Settings, *, json: bool, plain: bool
 ) -> int | None:
-    """Have the service that listens there judge; None where it does not, of which a person is told the reason. Raises
-    WorkerError when it ends on the way."""
-    import httpx2
-
+    """Have the service of these runs judge; None where it does not. Raises WorkerError when it ends on the way."""
     asked = {"task": task, "sources": {c.name: c.source for c in candidates}, "tier": settings.tier, "client": "bench"}
-    transport = httpx2.HTTPTransport(uds=str(socket))
-    limits = httpx2.Timeout(5.0, read=None)
-    try:
-        with httpx2.Client(transport=transport, base_url="http://service", timeout=limits) as client:
-            about = client.get("/health").json()
-            its = f"the service, process {about.get('pid')}"
-            if why := _why_not(about, candidates):
-                say(f"… judged here, not by {its}: {why}")
-                return None
-            with client.stream("POST", "/bench", json=asked) as answer:
-                if answer.status_code != 200:
-                    say(one_line(f"… judged here, not by {its}: {parsed(answer.read().decode()).get('error')}", 500))
-                    return None
-                say(f"… judged by {its}; --no-service judges here")
-                view = _view(len(candidates), json=json, plain=plain)
-                return _told(answer.iter_lines(), view, settings.runs_dir, json=json)
-    except httpx2.ConnectError:
-        return None  # a socket that a dead one has left
-    except httpx2.TransportError as error:
-        raise WorkerError(f"the service is gone ({error}); what it had judged is stored") from error
-
-
-def _why_not(about: dict[str, Json], candidates: "Sequence[Candidate]") -> str:
-    """Why a service does not judge in the place of this command; "" where it may."""
-    from kerneltune.tools.schema.verdict import evaluator_sha256
-
-    if about.get("evaluator") != evaluator_sha256():
-        return "it is of another version" if about.get("evaluator") else f"it says: {about.get('error')}"
-    return "one of the files is no text" if any(c.problem for c in candidates) else ""
+    why_not = "one of the files is no text" if any(c.problem for c in candidates) else ""
+    with service_answer(settings.runs_dir, "/bench", asked, why_not) as answer:
+        if answer is None:
+            return None
+        view = _view(len(candidates), json=json, plain=plain)
+        return _told(answer.iter_lines(), view, settings.runs_dir, json=json)
 
 
 def _told(lines: Iterable[str], view: "FilesView", runs_dir: Path, *, json: bool) -> int:
@@ -248,7 +218,7 @@ def bench_opened(
 
     event = run_started(opened, AUTHOR, f"optimize bench, {len(candidates)} files", {"max_attempts": len(candidates)})
     folder = settings.runs_dir / event.run_id if store else None
-    view.folder, view.book = folder, opened.receipts(folder)
+    view.folder, view.book, view.task = folder, opened.receipts(folder), opened.task
     emit = fan_out(*([store.write] if store else []), view)
     tracker = AttemptTracker(
         event.run_id, opened.task, opened.tools, emit, keep=view.keep, place=opened.workshop.place,
@@ -293,6 +263,7 @@ class FilesView:
 
     folder: Path | None = None  # of the run; None: nothing is kept
     book: ReceiptBook
+    task: TaskSpec
     started: RunStarted
 
     def __init__(

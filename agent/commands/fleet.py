@@ -29,8 +29,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Self, TypeVar
 
-from kerneltune.agent.commands.service import OpenTasks
-from kerneltune.agent.commands.session import Patience, Session, Workshop, open_task, session, updater_for, workshop
+from kerneltune.agent.commands.service import MOST_OPEN, OpenTasks
+from kerneltune.agent.commands.session import (
+    Patience,
+    Session,
+    Workshop,
+    memory_is_short,
+    open_task,
+    session,
+    updater_for,
+    workshop,
+)
 from kerneltune.agent.settings import Settings, chosen_settings
 from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.bench import BENCH_TIMEOUT_S, CPU_JUDGE, OPEN_TIMEOUT_S, WARM_TIMEOUT_S, calibrate
@@ -52,7 +61,6 @@ START_S = 180.0  # imports, and 10 s of calibration
 ANSWER_S = OPEN_TIMEOUT_S + WARM_TIMEOUT_S + 2 * BENCH_TIMEOUT_S + 60.0  # the judge's own limits, all of them used up
 FRESH_S = 60.0  # for one that takes the place of a lost one, whose machine is there
 MOST_LOST = 2  # judges over one plan
-MOST_OPEN = 2  # tasks of a judge: on a GPU each holds the memory of its inputs and answers
 SLOWEST = 0.98  # of the median copy bandwidth of its model, with which a GPU is still admitted
 MOST_BYTES = 1 << 30  # of a message
 _HEAD = struct.Struct("<Q")
@@ -186,7 +194,7 @@ class JudgeActor:
         )
         shop = self._held.enter_context(workshop(settings, lambda _: None, begun))
         self._host = platform.node()
-        self._tasks = OpenTasks(lambda file: session(shop, file), MOST_OPEN)
+        self._tasks = OpenTasks(lambda file: session(shop, file), MOST_OPEN, lambda: memory_is_short(shop.gpu))
         self._held.callback(self._tasks.close)
         copy_gbps = calibrate(shop.machine).copy_gbps if shop.gpu else None
         self._gpu = shop.gpu

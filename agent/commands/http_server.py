@@ -47,6 +47,7 @@ from kerneltune.agent.commands.mcp import AgentTools
 from kerneltune.agent.commands.service import Busy, ClientRun, Priority, Service
 from kerneltune.agent.commands.session import Patience
 from kerneltune.agent.commands.show import line_json
+from kerneltune.agent.commands.verify import verification_json
 from kerneltune.agent.events import Event
 from kerneltune.agent.record.folder import make_private
 from kerneltune.agent.record.store import Store
@@ -61,20 +62,27 @@ from kerneltune.tools.task.load import builtin_names
 
 MOST_CONNECTIONS = 512
 _AT_ONCE = 128  # connections that are accepted before one is read; many more, and a flood would drive out who just came
-REQUEST_S = 30.0  # for the head of a request to arrive, and for a client to read what it was sent
 MOST_AHEAD_BYTES = 1 << 16  # of requests that are sent before the answer to the one before them
 _KEEP_ALIVE_S = 75
 MOST_TEXT = 1 << 20  # characters of a source or a reference
 MOST_BODY_BYTES = 4 << 20  # both, as JSON writes them
 MOST_VALUES = 1 << 16  # in a body
 MOST_SOURCES = 100
-BODY_S = 30.0  # for a body to arrive
-IDLE_S = 900.0  # after which a session that nobody uses is ended, so that its place is free
 _MOST_EVALUATIONS = 10_000  # that wait, and whose results are kept
 _MOST_EVALUATING = 32  # at a time
 _POLL_S, _BEAT_S = 0.2, 15.0  # between looks for events; between signs of life
 REFERENCES = "references"  # the folder, in that of the runs, of the tasks that clients sent
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class HttpTimes:
+    """How long is waited for the head of a request and for a client to read what it was sent, and for a body; and after
+    how long a session that nobody uses is ended, so that its place is free. Seconds."""
+
+    head_s: float = 30.0
+    body_s: float = 30.0
+    idle_s: float = 900.0
 
 
 class HttpError(Exception):
@@ -137,6 +145,15 @@ class BenchBody(_OnATask):
         return self
 
 
+class VerifyBody(_Asked):
+    """Judge a stored attempt again."""
+
+    attempt: str = Field(max_length=200, description="RUN/NUMBER, or a run: its best attempt.")
+    tier: Tier | None = Field(default=None, description="How thoroughly to judge on a GPU; as before.")
+    client: str = Field(default="client", pattern=r"^[\w.-]{1,64}$", description="Whose turn at the judge this is.")
+    priority: Priority = "interactive"
+
+
 class SessionBody(_OnATask):
     """Begin a run whose tools the client calls, or go on with a stored one."""
 
@@ -165,15 +182,15 @@ def _one_of(asked: BaseModel, *names: str) -> None:
 Body = TypeVar("Body", bound=BaseModel)
 
 
-async def read_body(request: Request, kind: type[Body]) -> Body:
-    """What a request's body says. Raises HttpError."""
+async def read_body(request: Request, kind: type[Body], limit_s: float) -> Body:
+    """What a request's body says, which must arrive by then. Raises HttpError."""
     data = bytearray()
     try:
-        async with asyncio.timeout(BODY_S):
+        async with asyncio.timeout(limit_s):
             async for chunk in request.stream():
                 data += chunk
     except TimeoutError as error:
-        raise HttpError(408, f"the body did not arrive within {BODY_S:g} s") from error
+        raise HttpError(408, f"the body did not arrive within {limit_s:g} s") from error
     try:
         value = parsed(data.decode(), MOST_VALUES)
         if b"\\u" in data:
@@ -208,8 +225,10 @@ class HttpServer:
     """Answers requests with a service. `root`: the folder below which clients may name task files; `token`: what they
     must show, "" where the socket's owner is the only one to reach it."""
 
-    def __init__(self, service: Service, root: Path | None = None, token: str = "") -> None:
-        self.service, self._root, self._token = service, root, token.encode()
+    def __init__(
+        self, service: Service, root: Path | None = None, token: str = "", times: HttpTimes | None = None
+    ) -> None:
+        self.service, self._root, self._token, self.times = service, root, token.encode(), times or HttpTimes()
         self.sessions: dict[str, ClientSession] = {}
         self.requests: Counter[int] = Counter()  # by status
         self.verdicts: Counter[str] = Counter()  # that clients were told, by status
@@ -231,7 +250,7 @@ class HttpServer:
         there: Future[Service] = Future()
         there.set_result(self.service)
         self._agents = AgentTools(there, self._root, is_shared=True)
-        manager = StreamableHTTPSessionManager(self._agents.server(), session_idle_timeout=IDLE_S)
+        manager = StreamableHTTPSessionManager(self._agents.server(), session_idle_timeout=self.times.idle_s)
         async with manager.run():
             yield [Route("/mcp", StreamableHTTPASGIApp(manager))]
 
@@ -334,7 +353,7 @@ class HttpServer:
 
     async def begin(self, request: Request) -> Response:
         """Begin a session, once its task is open."""
-        asked = await read_body(request, SessionBody)
+        asked = await read_body(request, SessionBody, self.times.body_s)
         session = ClientSession(await asyncio.to_thread(self._begun, asked))
         try:
             opening = await self._held(session, request, session.run.opening)
@@ -387,7 +406,7 @@ class HttpServer:
     async def call(self, request: Request) -> Response:
         """Call a tool of a session, and wait for its result."""
         _, session = self._session(request)
-        asked = await read_body(request, CallBody)
+        asked = await read_body(request, CallBody, self.times.body_s)
         result = await self._held(session, request, session.run.call(asked.name, asked.arguments))
         if not result.was_made:  # a failure of ours is no result of a call
             await self._held(session, request, session.run.outcome)
@@ -423,13 +442,13 @@ class HttpServer:
     async def end_idle(self) -> None:
         """End sessions that nobody uses, again and again."""
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(min(1.0, self.times.idle_s / 4))
             now_s = time.monotonic()
-            idle = [n for n, s in self.sessions.items() if not s.waiting and now_s - s.used_s > IDLE_S]
+            idle = [n for n, s in self.sessions.items() if not s.waiting and now_s - s.used_s > self.times.idle_s]
             for name in idle:
                 self.sessions.pop(name).run.stop()
             if self._agents is not None:
-                self._agents.end_idle(IDLE_S)
+                self._agents.end_idle(self.times.idle_s)
 
     async def events(self, request: Request) -> Response:
         """The events of a session's run as they are stored, from the beginning or after Last-Event-ID."""
@@ -469,7 +488,7 @@ class HttpServer:
 
     async def bench(self, request: Request) -> Response:
         """Judge sources and store them as a run; a line of JSON each, as of `optimize bench --json`."""
-        asked = await read_body(request, BenchBody)
+        asked = await read_body(request, BenchBody, self.times.body_s)
         lines: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
         controls = Controls()
         loop = asyncio.get_running_loop()
@@ -509,14 +528,23 @@ class HttpServer:
             if line is not None:
                 _give_up(controls)
 
+    async def verify(self, request: Request) -> Response:
+        """Judge a stored attempt again, on a judge of its own, and say whether its verdict held. It is stored also
+        without the client."""
+        asked = await read_body(request, VerifyBody, self.times.body_s)
+        begun = self.service.verify(asked.attempt, asked.tier, client=asked.client, priority=asked.priority)
+        found = await _unless_gone(request, asyncio.wrap_future(begun))
+        self.verdicts[found.event.verdict.status.value] += 1
+        return JSONResponse(verification_json(found) | {"event": encode(found.event)})
+
     async def evaluate(self, request: Request) -> Response:
         """Evaluate a kernel for a client of KernelGYM. It goes on without the client, who may ask for the result."""
-        asked = await read_body(request, kernelgym.EvaluationBody)
+        asked = await read_body(request, kernelgym.EvaluationBody, self.times.body_s)
         return JSONResponse(await asyncio.shield(self._evaluation(asked)))
 
     async def evaluate_batch(self, request: Request) -> Response:
         """Evaluate several kernels for a client of KernelGYM."""
-        asked = await read_body(request, kernelgym.BatchBody)
+        asked = await read_body(request, kernelgym.BatchBody, self.times.body_s)
         ended = await asyncio.gather(*map(self._evaluation, asked.tasks), return_exceptions=True)
         results = [
             kernelgym.failed(one.task_id, _message(end)) if isinstance(end, BaseException) else end
@@ -530,8 +558,10 @@ class HttpServer:
         if not evaluation.done():
             return JSONResponse({"task_id": name, "status": "processing"})
         error = evaluation.exception()
-        told = {"task_id": name, "status": "completed"} if error is None else kernelgym.failed(name, _message(error))
-        return JSONResponse(told)
+        if error is not None:
+            return JSONResponse(kernelgym.failed(name, _message(error)))
+        result = evaluation.result()
+        return JSONResponse({name: result[name] for name in ("task_id", "status", "error_message", "error_code")})
 
     async def results(self, request: Request) -> Response:
         """Give an evaluation's result."""
@@ -550,7 +580,7 @@ class HttpServer:
         """The evaluation of just that under its name, begun now if there is none, or none that came to a result. Raises
         Busy."""
         earlier, known = self._evaluations.get(asked.task_id, (b"", None))
-        is_refreshed = known is not None and known.done() and (asked.force_refresh or known.exception() is not None)
+        is_refreshed = known is not None and known.done() and (asked.force_refresh or not _found_out(known))
         if known is None or is_refreshed or earlier != asked.digest:
             ended = [name for name, (_, one) in self._evaluations.items() if one.done()]
             if len(self._evaluations) - len(ended) >= _MOST_EVALUATIONS:
@@ -567,16 +597,21 @@ class HttpServer:
         """Its result, from a first look, or, where the wanted baseline was not ready for that, from a thorough one."""
         async with self._evaluating:
             shop = await asyncio.shield(asyncio.wrap_future(self.service.shop))
-            asked.refuse_what_is_not_here(gpu=shop.gpu is not None)
-            attempt = await self._judged(asked, "screened")
-            if attempt.accepted and attempt.pending:
-                attempt = await self._judged(asked, "judged")
-            return kernelgym.evaluation(asked, attempt)
+            try:
+                asked.refuse_what_is_not_here(gpu=shop.gpu is not None)
+                view = await self._judged(asked, "screened")
+                if view.judged[0].accepted and view.judged[0].pending:
+                    view = await self._judged(asked, "judged")
+                return kernelgym.evaluation(asked, view.judged[0], view.task)
+            except Busy:
+                raise  # it may be asked again
+            except (UsageError, kernelgym.NotMeasured) as error:
+                return kernelgym.failed(asked.task_id, _message(error))
 
-    async def _judged(self, asked: kernelgym.EvaluationBody, tier: Tier) -> Attempt:
+    async def _judged(self, asked: kernelgym.EvaluationBody, tier: Tier) -> FilesView:
         body = BenchBody(
-            reference_code=asked.reference_code,
-            source=asked.kernel_code,
+            reference_code=asked.reference,
+            source=asked.kernel,
             tier=tier,
             client="kernelgym",
             priority="interactive" if asked.priority == "high" else "batch",
@@ -585,9 +620,9 @@ class HttpServer:
         began = await asyncio.to_thread(self._benched, body, view, Controls(), asked.patience)
         await asyncio.shield(asyncio.wrap_future(began))
         if not view.judged:
-            raise kernelgym.NotMeasured("the service ends, and did not judge it")
+            raise Busy("the service ends, and did not judge it")
         self.verdicts[view.judged[0].judged.status.value] += 1
-        return view.judged[0]
+        return view
 
     def _count(self, told: Mapping[str, Any]) -> None:
         if told["type"] == "judged_file":
@@ -614,6 +649,10 @@ def _closing(
             loop.call_soon_threadsafe(lines.put_nowait, judged.exception())
 
     return close
+
+
+def _found_out(evaluation: "asyncio.Task[dict[str, Json]]") -> bool:
+    return evaluation.exception() is None and evaluation.result()["status"] == "completed"
 
 
 def _give_up(controls: Controls) -> None:
@@ -716,6 +755,7 @@ ENDPOINTS = (
     HttpEndpoint("GET", "/metrics", "metrics"),
     HttpEndpoint("GET", "/openapi.json", "openapi"),
     HttpEndpoint("POST", "/bench", "bench", BenchBody),
+    HttpEndpoint("POST", "/verify", "verify", VerifyBody),
     HttpEndpoint("POST", "/sessions", "begin", SessionBody),
     HttpEndpoint("GET", "/sessions/{session}", "look"),
     HttpEndpoint("POST", "/sessions/{session}/call", "call", CallBody),
@@ -759,6 +799,7 @@ class _Connection(H11Protocol):
     """One whose client has to keep up, and of which there are so many at most. uvicorn itself waits for ever for the
     rest of a head and until what it sent is read, and hears no more of a client that sent its next request ahead."""
 
+    head_s: float
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _heard_s = 0.0  # when something came last, on the loop's clock
@@ -785,7 +826,7 @@ class _Connection(H11Protocol):
     def pause_writing(self) -> None:
         """Wait for the client to read, but not for ever."""
         super().pause_writing()
-        self._unread = self.loop.call_later(REQUEST_S, self.transport.abort)
+        self._unread = self.loop.call_later(self.head_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Go on: it reads."""
@@ -812,7 +853,7 @@ class _Connection(H11Protocol):
             self._late.cancel()
             self._late = None
         elif not self.is_asked and self._late is None:
-            self._late = self.loop.call_later(REQUEST_S, self.transport.abort)
+            self._late = self.loop.call_later(self.head_s, self.transport.abort)
 
 
 class _Server(uvicorn.Server):
@@ -849,9 +890,13 @@ class _Server(uvicorn.Server):
 
 async def listen_to(listening: socket.socket, http: HttpServer) -> None:
     """Answer until Ctrl-C or SIGTERM."""
+
+    class Connection(_Connection):
+        head_s = http.times.head_s
+
     async with http.agents() as routes:
         config = uvicorn.Config(
-            http.app(routes), http=_Connection, ws="none", lifespan="off", log_config=None, log_level="critical",
+            http.app(routes), http=Connection, ws="none", lifespan="off", log_config=None, log_level="critical",
             access_log=False, server_header=False, backlog=_AT_ONCE, timeout_keep_alive=_KEEP_ALIVE_S,
         )  # fmt: skip
         ending = asyncio.create_task(http.end_idle())

@@ -475,6 +475,7 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker)
         arch,
         settings.strategy,
         started.event.seed,
+        bool(started.event.limits.get("seeds_model")),
         settings.context_tokens or context_limit(model.facts()),
         reply_limit(model.facts(), settings.effort),
         finished_keys=max((int(r.conversation) for r in replies if r.conversation.isdigit()), default=0),
@@ -669,6 +670,7 @@ def manner_of(choice: Choice, settings: Settings) -> dict[str, Json]:
     manner |= {"from": settings.from_} if settings.from_ else {}
     if choice.model is None:
         return manner | ({} if settings.warm_start else {"warm_start": False})
+    manner |= {"seeds_model": True} if settings.seeds_model else {}
     return manner | {"strategy": settings.strategy, "effort": settings.effort, "base_url": settings.base_url or None}
 
 

@@ -427,6 +427,7 @@ class SuiteWork:
         return replace(
             self.settings,
             seed=wanted.seed,
+            seeds_model=self.sample_attempts is not None,
             max_attempts=int(min(attempts, had.attempts + left_attempts)),
             max_time_s=None,
             max_cost_usd=usd,

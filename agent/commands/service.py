@@ -19,16 +19,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from kerneltune.agent.attempt import Attempt, Controls
 from kerneltune.agent.commands.bench import FilesView, bench_opened
 from kerneltune.agent.commands.lifecycle import Choice, RunOutcome, resume_run, run_task
-from kerneltune.agent.commands.session import Patience, Session, Workshop, session, workshop
+from kerneltune.agent.commands.session import Patience, Session, Workshop, memory_is_short, session, workshop
+from kerneltune.agent.commands.verify import Verification, repeat_stored
 from kerneltune.agent.events import Event, RunEnded, RunResumed, Said
 from kerneltune.agent.models.client import ClientModel
 from kerneltune.agent.record.store import Store
-from kerneltune.agent.settings import Environment, Settings
+from kerneltune.agent.settings import Environment, Settings, Tier
 from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.tools.evaluator import Candidate
 from kerneltune.tools.sandbox.workers import Workers
@@ -36,13 +37,13 @@ from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.task.load import TaskFile, find_task
 
-MOST_OPEN = 4  # tasks: each holds a judge, and on a GPU the memory of its inputs and answers
+MOST_OPEN = 32  # tasks, where memory allows it: each holds two processes and their files
 MOST_RUNS = 128  # under way at a time; each is a thread that mostly waits
-MOST_OF_ONE = MOST_RUNS // 2  # of one client, so that one that leaves its runs lying keeps nobody else out
 _EVERY = 16  # turns, of which one goes to whoever waits longest
 WHOLE_CONTEXT = 10**9  # tokens: a client remembers its conversation itself
 _MOST_KEPT = 256  # runs that are over, of which a client may still ask
 Priority = Literal["interactive", "batch"]
+T = TypeVar("T")
 _RANKS: Mapping[Priority, int] = {"interactive": 0, "batch": 1}
 
 
@@ -232,10 +233,15 @@ class _OpenTask:
 
 class OpenTasks:
     """Tasks that are open, each once; of those that nobody uses the least recently used are closed, as soon as there
-    are more than `most`. Any thread may ask."""
+    are more than `most`, and before one is opened as long as memory `is_short`. Any thread may ask."""
 
-    def __init__(self, open_task: Callable[[TaskFile], contextlib.AbstractContextManager[Session]], most: int) -> None:
-        self._open_task, self._most = open_task, most
+    def __init__(
+        self,
+        open_task: Callable[[TaskFile], contextlib.AbstractContextManager[Session]],
+        most: int,
+        is_short: Callable[[], bool],
+    ) -> None:
+        self._open_task, self._most, self._is_short = open_task, most, is_short
         self._tasks: dict[tuple[Path, str], _OpenTask] = {}  # the least recently used first
         self._changing = threading.Lock()
         self._gpu = FairQueue()  # which all tasks share
@@ -270,9 +276,7 @@ class OpenTasks:
         try:
             if is_new:
                 self._open(key, task, file)
-            opened = task.opened.result().apart(patience)
-            turn = Turn(self._gpu if opened.gpu else task.queue, client, priority)
-            yield replace(opened, tools=replace(opened.tools, judging=turn))
+            yield self._in_turn(task.opened.result().apart(patience), task.queue, client, priority)
         except BaseException:
             with self._changing:
                 if self._tasks.get(key) is task:
@@ -287,12 +291,34 @@ class OpenTasks:
             for other in surplus:
                 other.held.close()
 
+    @contextlib.contextmanager
+    def anew(self, file: TaskFile, *, client: str, priority: Priority) -> Iterator[Session]:
+        """The task opened once more, with a judge of one's own: an open one knows the verdicts on what it has judged,
+        and would draw the same inputs again. Raises TaskError."""
+        self._make_room()
+        with self._open_task(file) as opened:
+            yield self._in_turn(opened, FairQueue(), client, priority)
+
+    def _in_turn(self, opened: Session, queue: FairQueue, client: str, priority: Priority) -> Session:
+        turn = Turn(self._gpu if opened.gpu else queue, client, priority)
+        return replace(opened, tools=replace(opened.tools, judging=turn))
+
     def _open(self, key: tuple[Path, str], task: _OpenTask, file: TaskFile) -> None:
         try:
+            self._make_room()
             task.opened.set_result(task.held.enter_context(self._open_task(file)))
         except BaseException as error:
             task.opened.set_exception(error)
             raise
+
+    def _make_room(self) -> None:
+        while self._is_short():
+            with self._changing:
+                unused = [key for key, task in self._tasks.items() if task.users == 0]
+                if not unused:
+                    return
+                closing = self._tasks.pop(unused[0])
+            closing.held.close()
 
     def close(self) -> None:
         """Close all; who still uses one finds its workers gone."""
@@ -303,18 +329,25 @@ class OpenTasks:
 
 
 class Service:
-    """Runs of clients on workers that stay warm, for as long as a `with` block lasts. Any thread may use it.
+    """Runs of clients on workers that stay warm, for as long as a `with` block lasts, `most_runs` at a time. Any thread
+    may use it.
 
     What takes seconds to load loads in a thread of its own, so that a server answers at once.
     """
 
-    def __init__(self, settings: Settings, environment: Environment, begun: Workers) -> None:
-        self.settings, self._environment, self._begun = settings, environment, begun
+    def __init__(
+        self, settings: Settings, environment: Environment, begun: Workers, most_runs: int = MOST_RUNS
+    ) -> None:
+        self.settings, self._environment, self._begun, self._most_runs = settings, environment, begun, most_runs
         self._held = contextlib.ExitStack()
         self.shop: Future[Workshop] = Future()
-        self.tasks = OpenTasks(lambda file: session(self.shop.result(), file), MOST_OPEN)
+        self.tasks = OpenTasks(
+            lambda file: session(self.shop.result(), file),
+            MOST_OPEN,
+            lambda: memory_is_short(self.shop.result().gpu),
+        )
         self._runs: list[ClientRun] = []
-        self._benches: dict[Future[int], tuple[str, Controls]] = {}  # with their clients
+        self._benches: dict[Future[Any], tuple[str, Controls]] = {}  # and verifications, with their clients
         self._is_ending = False
         self._changing = threading.Lock()
 
@@ -418,10 +451,11 @@ class Service:
             raise Busy("the service ends, and begins nothing more")
         under_way = [run.choice.name for run in self._runs if not run.outcome.done()]
         under_way += [whose for whose, _ in self._benches.values()]
-        if len(under_way) >= MOST_RUNS:
-            raise Busy(f"{MOST_RUNS} runs are under way; finish one first, or try again later")
-        if under_way.count(client) >= MOST_OF_ONE:
-            raise Busy(f"{MOST_OF_ONE} runs of {client} are under way; finish one first, or try again later")
+        if len(under_way) >= self._most_runs:
+            raise Busy(f"{self._most_runs} runs are under way; finish one first, or try again later")
+        of_one = max(1, self._most_runs // 2)  # so that a client that leaves its runs lying keeps nobody else out
+        if under_way.count(client) >= of_one:
+            raise Busy(f"{of_one} runs of {client} are under way; finish one first, or try again later")
 
     def bench(
         self,
@@ -437,25 +471,47 @@ class Service:
     ) -> Future[int]:
         """Judge candidates as `optimize bench` does, in a thread of its own, shown to a view; its exit code. Raises
         UsageError for a task that is not there."""
-        file, settings, judged = find_task(task), settings or self.settings, Future[int]()
+        file, settings = find_task(task), settings or self.settings
+
+        def judge() -> int:
+            with (
+                Store.open(settings.runs_dir) as store,
+                self.tasks.use(file, patience=patience, client=client, priority=priority) as opened,
+            ):
+                return bench_opened(opened, candidates, settings, view, store, controls)
+
+        return self._apart("bench", judge, client, controls)
+
+    def verify(
+        self, attempt: str, tier: Tier | None = None, *, client: str = "", priority: Priority = "interactive"
+    ) -> Future[Verification]:
+        """Judge a stored attempt again as `optimize verify` does, in a thread of its own."""
+        settings = replace(self.settings, tier=tier)
+
+        def judge() -> Verification:
+            open_task = partial(self.tasks.anew, client=client, priority=priority)
+            with Store.open(settings.runs_dir) as store:
+                return repeat_stored(store, *store.find_attempt(attempt), settings, open_task)
+
+        return self._apart("verify", judge, client, Controls())
+
+    def _apart(self, name: str, work: Callable[[], T], client: str, controls: Controls) -> Future[T]:
+        """What comes of work in a thread of its own, which counts as a run."""
+        done = Future[T]()
         with self._changing:
             self._insist_on_room(client)
-            self._benches[judged] = client, controls
+            self._benches[done] = client, controls
 
-        def judge() -> None:
+        def carry_out() -> None:
             try:
-                with (
-                    Store.open(settings.runs_dir) as store,
-                    self.tasks.use(file, patience=patience, client=client, priority=priority) as opened,
-                ):
-                    code = bench_opened(opened, candidates, settings, view, store, controls)
+                came = work()
             except BaseException as error:  # noqa: BLE001 - whoever asked is told, in another thread
-                tell: Callable[[], None] = partial(judged.set_exception, error)
+                tell: Callable[[], None] = partial(done.set_exception, error)
             else:
-                tell = partial(judged.set_result, code)
+                tell = partial(done.set_result, came)
             with self._changing:
-                del self._benches[judged]
+                del self._benches[done]
             tell()
 
-        threading.Thread(target=judge, name="bench", daemon=True).start()
-        return judged
+        threading.Thread(target=carry_out, name=name, daemon=True).start()
+        return done

@@ -19,7 +19,7 @@ from kerneltune.agent.events import Emit, Note, RunEnded, RunStarted, Warned
 from kerneltune.agent.record.folder import ReceiptBook, is_plain
 from kerneltune.agent.settings import Settings
 from kerneltune.agent.tracker import AttemptTracker, Place
-from kerneltune.tools.backends import gpu_info
+from kerneltune.tools.backends import gpu_info, gpu_sampler
 from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.bench import (
     CPU_JUDGE,
@@ -291,6 +291,19 @@ def _gpu_memory_bytes(shop: Workshop) -> int:
     """The memory that judging may take: the GPU's, or less where a setting says so; 0 with neither."""
     limits = [int((shop.settings.gpu_memory_gib or 0) * (1 << 30)), shop.gpu.memory_bytes if shop.gpu else 0]
     return min(filter(None, limits), default=0)
+
+
+def memory_is_short(gpu: GpuInfo | None, least_free: float = 0.5) -> bool:
+    """Whether less than this share is free of the memory that the next task needs: the GPU's, or without one the
+    machine's. A GPU that does not tell is taken for free."""
+    if gpu is None:
+        lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        of_machine = {words[0]: int(words[1]) for words in lines}
+        return of_machine["MemAvailable:"] < least_free * of_machine["MemTotal:"]
+    with gpu_sampler(gpu.uuid) as sampler:
+        now = sampler.sample()
+    used_bytes = (now and now.memory_used_bytes) or 0
+    return gpu.memory_bytes - used_bytes < least_free * gpu.memory_bytes
 
 
 def open_task(

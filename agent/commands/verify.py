@@ -3,6 +3,7 @@
 The task is found again as the very same file, or as the source that the run kept.
 """
 
+import contextlib
 import json as jsonlib
 import sys
 import time
@@ -14,21 +15,34 @@ from cyclopts import App, Parameter
 from rich.text import Text
 
 from kerneltune.agent.attempt import GivenFile
-from kerneltune.agent.commands import Arch, AsJson, NoColour, RunsDir, Tier, TrustTask, Unsandboxed
+from kerneltune.agent.commands import (
+    Arch,
+    AsJson,
+    NoColour,
+    RunsDir,
+    Tier,
+    TrustTask,
+    Unsandboxed,
+    UseService,
+    may_use_service,
+    service_answer,
+)
 from kerneltune.agent.events import Note, RunStarted, Verified
 from kerneltune.agent.repeat import unfinished
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import Page, choose_view, columns, print_note, standard_page
 from kerneltune.tools.sandbox.scratch import ScratchFolder
-from kerneltune.tools.schema.codec import Json, encode, one_line
+from kerneltune.tools.schema.codec import Json, decode, encode, one_line, parsed
 from kerneltune.tools.schema.errors import StoreError
 from kerneltune.tools.schema.verdict import Verdict
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
+    from kerneltune.agent.commands.lifecycle import OpenTask
     from kerneltune.agent.commands.session import Session, Workshop
     from kerneltune.agent.record.store import Store
+    from kerneltune.tools.task.load import TaskFile
     from kerneltune.tools.update import Update
 
 command = App(
@@ -57,6 +71,7 @@ def verify(
     runs_dir: RunsDir = None,
     json: AsJson = False,
     plain: NoColour = False,
+    service: UseService = True,
     allow_unsandboxed: Unsandboxed = None,
 ) -> int:
     """Judge a stored attempt again, here or on another GPU.
@@ -66,28 +81,76 @@ def verify(
     Exit code 0: it held; 1: it did not; 2: bad input.
     """
     settings = chosen_settings(locals())
-    from kerneltune.agent.commands.session import session, stored_task, workshop
     from kerneltune.agent.record.store import Store
 
-    with Store.open(settings.runs_dir) as store, ScratchFolder() as scratch:
+    with Store.open(settings.runs_dir) as store:
         run, found = store.find_attempt(attempt)
-        if found.verdict is None:
-            raise StoreError(f"attempt {found.attempt_id} never got a verdict, so there is nothing to repeat")
-        if isinstance(found.origin, GivenFile) and found.origin.problem:
-            raise StoreError(
-                f"attempt {found.attempt_id} has no source that could be judged again: {found.origin.problem}"
-            )
-        came = store.merged_from(run.run_id)
-        its_task, differs = stored_task(run, task, scratch, merged_from=came, trusted=trust_task)
-        with workshop(settings, print_note) as shop, session(shop, its_task) as opened:
-            print_note(Note("", "verifying", found.attempt_id))
-            outcome = _repeat(opened, store, run, found, settings, differs)
+        _require_source(found)
+        outcome = None
+        if service and task is None and not trust_task and may_use_service(settings):
+            outcome = _through_service(run, found, settings)
+        if outcome is None:
+            outcome = repeat_stored(store, run, found, settings, _opened_alone(settings), task, trust_task=trust_task)
     if json:
         print(jsonlib.dumps(verification_json(outcome), allow_nan=False))
     else:
         choice = choose_view(environment(), is_terminal=sys.stdout.isatty(), plain=plain)
         print_verification(outcome, standard_page(colour=choice.colour))
     return int(not outcome.event.held)
+
+
+def _require_source(attempt: "Attempt") -> None:
+    """Raise StoreError for an attempt that cannot be judged again."""
+    if attempt.verdict is None:
+        raise StoreError(f"attempt {attempt.attempt_id} never got a verdict, so there is nothing to repeat")
+    if isinstance(attempt.origin, GivenFile) and attempt.origin.problem:
+        raise StoreError(
+            f"attempt {attempt.attempt_id} has no source that could be judged again: {attempt.origin.problem}"
+        )
+
+
+def _through_service(run: RunStarted, attempt: "Attempt", settings: Settings) -> "Verification | None":
+    """Have the service of these runs judge; None where it does not. Raises WorkerError when it ends on the way."""
+    asked = {"attempt": attempt.attempt_id, "tier": settings.tier, "client": "verify"}
+    with service_answer(settings.runs_dir, "/verify", asked) as answer:
+        if answer is None:
+            return None
+        told = parsed(answer.read().decode())
+    event = decode(Verified, told["event"])
+    return Verification(run, attempt.judged, event, tuple(told["differs"]), told["receipt"], told["receipt_path"])
+
+
+def _opened_alone(settings: Settings) -> "OpenTask":
+    from kerneltune.agent.commands.session import session, workshop
+
+    @contextlib.contextmanager
+    def opened(file: "TaskFile") -> Iterator["Session"]:
+        with workshop(settings, print_note) as shop, session(shop, file) as opened:
+            yield opened
+
+    return opened
+
+
+def repeat_stored(
+    store: "Store",
+    run: RunStarted,
+    attempt: "Attempt",
+    settings: Settings,
+    open_task: "OpenTask",
+    task: str | None = None,
+    *,
+    trust_task: bool = False,
+) -> "Verification":
+    """Judge a stored attempt again on its task as `open_task` opens it, whose judge must not have drawn inputs for
+    these plans before. Raises TaskError when the task is not found again."""
+    from kerneltune.agent.commands.session import stored_task
+
+    with ScratchFolder() as scratch:
+        came = store.merged_from(run.run_id)
+        its_task, differs = stored_task(run, task, scratch, merged_from=came, trusted=trust_task)
+        with open_task(its_task) as opened:
+            opened.workshop.show(Note("", "verifying", attempt.attempt_id))
+            return _repeat(opened, store, run, attempt, settings, differs)
 
 
 def _repeat(
@@ -106,9 +169,10 @@ def _repeat(
     old, attempt_id, source = attempt.judged, attempt.attempt_id, attempt.source
     tier, place = settings.tier or old.tier or "judged", opened.workshop.place
     update = opened.tools.updater.update(source)
-    started = time.perf_counter()
-    verdict = update.failure or opened.tools.benches.bench(update, tier)
-    bench_s = time.perf_counter() - started
+    with opened.tools.judging:
+        started = time.perf_counter()
+        verdict = update.failure or opened.tools.benches.bench(update, tier)
+        bench_s = time.perf_counter() - started
     outcome = repeated(old, verdict, same_gpu=place.gpu == run.gpu)
     book = opened.receipts(folder_of(settings.runs_dir, run.run_id))
     receipt, path = book.keep_again(attempt_id, source, update, verdict, tier if place.gpu else None)
@@ -218,7 +282,7 @@ def _error_cell(verdict: Verdict) -> str:
 
 
 def verification_json(found: Verification) -> dict[str, Json]:
-    """Return the one object of --json."""
+    """Return the one object of --json, and of a service's answer."""
     event = found.event
     return {
         "type": "verification",

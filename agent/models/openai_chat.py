@@ -34,6 +34,7 @@ _NO_TOOLS = re.compile(
     r"|tools? (is|are) not supported|unsupported.*\btools?\b|tool use is not supported",
     re.IGNORECASE,
 )
+_SEED = re.compile(r"\bseed\b", re.IGNORECASE)
 _LIMIT = re.compile(r"maximum context length (?:is|of) (\d+)", re.IGNORECASE)
 _INPUT = re.compile(r"(\d+) (?:input tokens|in the messages|tokens from the input)", re.IGNORECASE)
 _STOPS: dict[str, Stop] = {"length": "max_tokens", "max_tokens": "max_tokens", "content_filter": "refusal"}
@@ -47,6 +48,7 @@ class ChatFeatures:
     tools: bool = True  # as a field of the request; else they are described in the system prompt
     strict: bool = True
     usage: bool = True  # stream_options
+    seed: bool = True  # where there is one
     limit_name: str = "max_tokens"  # or max_completion_tokens
     room: int | None = None  # the tokens for which the server has room
 
@@ -114,6 +116,8 @@ class ChatModel(HttpModel[ChatFeatures, "_Completion"]):
             return replace(features, tools=False)
         if features.usage and "stream_options" in words:
             return replace(features, usage=False)
+        if features.seed and _SEED.search(words):
+            return replace(features, seed=False)
         if features.strict and "strict" in words:
             return replace(features, strict=False)
         if features.effort and "reasoning_effort" in words:
@@ -150,6 +154,8 @@ def _params(request: ModelRequest, model: str, features: ChatFeatures, context: 
     params[features.limit_name] = min(request.max_tokens, fits, features.room or request.max_tokens)
     if features.usage:
         params["stream_options"] = {"include_usage": True}
+    if features.seed and request.seed is not None:
+        params["seed"] = request.seed
     if features.effort:
         params["reasoning_effort"] = features.effort
     return params

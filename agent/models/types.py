@@ -126,6 +126,7 @@ class ModelRequest:
     more that is not on its way. told: hears of each wait before the request is sent again, its seconds and the reason.
     lost: hears of each reply that broke off, since it is billed: what the server had counted, and the characters that
     had come. affordable: how many tokens the reply may have when the request is sent again; never more than at first.
+    seed: what sampling begins with, where the API takes that (of those here Chat Completions alone).
     """
 
     system: str
@@ -138,6 +139,7 @@ class ModelRequest:
     told: Callable[[float, str], None] = field(default=lambda wait_s, why: None, compare=False)
     lost: Callable[[Usage | None, int], None] = field(default=lambda counted, characters: None, compare=False)
     affordable: Callable[[], int] = field(default=lambda: sys.maxsize, compare=False)
+    seed: int | None = None
 
 
 @dataclass(frozen=True)

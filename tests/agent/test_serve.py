@@ -13,7 +13,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,6 @@ import httpx2
 import pytest
 
 from kerneltune.agent.attempt import Controls
-from kerneltune.agent.commands import http_server
 from kerneltune.agent.commands.bench import FilesView
 from kerneltune.agent.commands.http_server import (
     ENDPOINTS,
@@ -31,18 +30,19 @@ from kerneltune.agent.commands.http_server import (
     MOST_CONNECTIONS,
     MOST_VALUES,
     HttpServer,
+    HttpTimes,
     listen_to,
     openapi,
 )
-from kerneltune.agent.commands.service import MOST_OF_ONE, Busy, FairQueue, OpenTasks, Priority, Service, Turn
-from kerneltune.agent.commands.session import Patience, session, workshop
+from kerneltune.agent.commands.service import MOST_RUNS, Busy, FairQueue, OpenTasks, Priority, Service, Turn
+from kerneltune.agent.commands.session import Patience, Session, memory_is_short, session, workshop
 from kerneltune.agent.events import Judged, RunEnded
 from kerneltune.agent.record.store import Store
-from kerneltune.agent.settings import Environment, Settings
+from kerneltune.agent.settings import Environment, Settings, environment
 from kerneltune.tools.bench import CpuBench
 from kerneltune.tools.sandbox import workers
 from kerneltune.tools.schema.errors import UsageError
-from kerneltune.tools.task.load import find_task
+from kerneltune.tools.task.load import TaskFile, find_task
 from tests.agent import warm
 from tests.agent.shell import ROOT, SOFTMAX, env, optimize
 
@@ -248,6 +248,31 @@ def test_optimize_bench_has_a_running_service_judge_and_shows_it_as_ever(service
     assert "no task" in here.stderr
 
 
+def test_optimize_verify_has_a_running_service_judge_on_inputs_that_no_one_has_seen(service: Served) -> None:
+    bench = [json.loads(line) for line in service.ask_lines("/bench", reference_code=REFERENCE, source=RIGHT)]
+    attempt = bench[0]["attempt_id"]
+    assert bench[-1]["by_status"] == {"checked": 1}
+    told = optimize("verify", attempt, "--json", cwd=service.folder)
+    assert told.stderr.splitlines() == [f"… judged by the service, process {service.pid}; --no-service judges here"]
+    found = json.loads(told.stdout)
+    assert (told.returncode, found["held"], found["new"]["verdict"]["status"]) == (0, True, "checked")
+    seeds = [json.loads(Path(service.folder, path).read_text())["evidence"] for path in
+             (bench[0]["receipt_path"], found["receipt_path"])]  # fmt: skip
+    assert set(seeds[0]["seeds"]) == set(seeds[1]["seeds"])
+    assert not set(seeds[0]["seeds"].values()) & set(seeds[1]["seeds"].values())
+    assert "reused" not in seeds[1]
+    shown = optimize("verify", attempt, "--plain", cwd=service.folder)
+    assert "held: right again" in shown.stdout
+    assert found["receipt_path"].endswith("verify-1.json")
+    assert "verify-2.json" in shown.stdout
+    alone = optimize("verify", attempt, "--no-service", "--json", cwd=service.folder)
+    assert "judged by the service" not in alone.stderr
+    assert json.loads(alone.stdout).keys() == found.keys()
+    with service.client() as client:
+        answer = client.post("/verify", json={"attempt": "20260101-nothing/1"})
+    assert (answer.status_code, "20260101-nothing" in answer.json()["error"]) == (409, True)
+
+
 def test_a_judge_that_dies_is_an_error_of_the_call_and_the_next_session_has_a_fresh_one(service: Served) -> None:
     trap = service.folder / "tasks" / "trap"
     ends = f"        import os\n        os.path.exists({str(trap)!r}) and os.kill(os.getpid(), 9)\n"
@@ -291,6 +316,9 @@ class ModelNew(torch.nn.Module):
 """
 
 
+ROW_SOFTMAX = REFERENCE.replace("class Model(", "class RowSoftmax(").replace("super(Model,", "super(RowSoftmax,")
+
+
 def test_a_client_of_kernelgym_is_answered_in_its_words_and_a_failure_of_ours_is_no_result(service: Served) -> None:
     kernels = {"right": RIGHT, "broken": BROKEN["source"], "overflows": OVERFLOWS, "decoy": FALLBACK}
     tasks = [
@@ -301,10 +329,13 @@ def test_a_client_of_kernelgym_is_answered_in_its_words_and_a_failure_of_ours_is
          "reference_backend": None, "run_performance": False}
         for name, kernel in kernels.items()
     ]  # fmt: skip
+    named = {"entry_point": "RowSoftmax", "reference_backend": "compile"}
+    named |= {"reference_code": ROW_SOFTMAX, "kernel_code": RIGHT.replace("ModelNew", "RowSoftmaxNew")}
     broken_reference = tasks[0] | {"task_id": "ours", "reference_code": "this is no Python at all"}
+    more = [tasks[0] | {"task_id": "named"} | named, broken_reference]
     with service.client() as client:
-        answer = client.post("/evaluate/batch", json={"batch_id": "b", "tasks": [*tasks, broken_reference]}).json()
-        assert (answer["total_tasks"], answer["failed_tasks"]) == (5, 1)
+        answer = client.post("/evaluate/batch", json={"batch_id": "b", "tasks": [*tasks, *more]}).json()
+        assert (answer["total_tasks"], answer["completed_tasks"], answer["failed_tasks"]) == (6, 5, 1)
         fields = ("compiled", "correctness", "decoy_kernel")
         found = {one["task_id"]: tuple(one.get(name) for name in fields) for one in answer["results"]}
         assert found == {
@@ -312,22 +343,57 @@ def test_a_client_of_kernelgym_is_answered_in_its_words_and_a_failure_of_ours_is
             "broken": (False, False, False),
             "overflows": (True, False, False),
             "decoy": (False, False, True),
+            "named": (True, True, False),
             "ours": (None, None, None),
         }
         assert answer["results"][1]["error_code"] == "COMPILATION_ERROR"
         again = client.post("/evaluate", json=tasks[0])  # whose result is kept
         assert again.json() == answer["results"][0] == client.get("/results/right").json()
-        assert again.json()["speedup"] is None
+        unmeasured = [again.json()[name] for name in ("speedup", "kernel_runtime", "reference_runtime")]
+        assert unmeasured == [0.0, -1.0, -1.0]
         assert client.get("/status/right").json()["status"] == "completed"
-        assert client.get("/status/ours").json()["status"] == "failed"
-        assert client.get("/results/ours").status_code == 400
         assert client.get("/status/unknown").status_code == 404
         other = client.post("/evaluate", json=tasks[1] | {"task_id": "right"})  # another kernel under a known name
         assert other.json()["error_code"] == "COMPILATION_ERROR"
-        timed = client.post("/evaluate", json=tasks[0] | {"task_id": "timed", "run_performance": True})
-        assert timed.status_code == 400
-        assert "nothing is timed here" in timed.json()["error"]
-        assert client.get("/status/timed").json()["status"] == "failed"
+
+
+def test_what_cannot_be_found_out_is_failed_to_a_client_of_kernelgym_and_of_status_200(service: Served) -> None:
+    """Of another status its client makes an error with the URL in it, token and all, which its policy is shown."""
+    timed = {"task_id": "timed", "reference_code": REFERENCE, "kernel_code": RIGHT}
+    cuda = timed | {"task_id": "cuda", "backend": "cuda"}
+    unknown = timed | {"task_id": "unknown backend", "reference_backend": "jax"}
+    unclear = timed | {
+        "task_id": "no reference",
+        "reference_code": "this is no Python at all",
+        "run_performance": False,
+    }
+    expected = {
+        "timed": "nothing is timed here",
+        "cuda": "'cuda' is not served",
+        "unknown backend": "'jax' is none of",
+        "no reference": "line 1",
+    }
+    with service.client() as client:
+        for asked in (timed, cuda, unknown, unclear):
+            answer = client.post("/evaluate", json=asked)
+            told = answer.json()
+            assert (answer.status_code, told["status"], told["error_code"]) == (200, "failed", "SYSTEM_ERROR")
+            assert expected[asked["task_id"]] in told["error_message"]
+            assert not {"compiled", "correctness", "speedup"} & told.keys()
+            status = client.get(f"/status/{asked['task_id']}").json()
+            assert (status["status"], status["error_message"]) == ("failed", told["error_message"])
+        # asked otherwise under the same name, it is no longer that failure
+        assert client.post("/evaluate", json=timed | {"run_performance": False}).json()["correctness"] is True
+        assert client.post("/evaluate", json=timed | {"entry_point": "Model; import os"}).status_code == 400
+
+
+def test_a_policy_reads_nothing_of_held_out_cases_in_kernelgym_s_words(service: Served) -> None:
+    wrong_at_203 = RIGHT.replace("tl.store(y + at, ", "tl.store(y + at, (cols % 7 != 0) * ")
+    asked = {"reference_code": REFERENCE, "kernel_code": wrong_at_203, "run_performance": False}
+    told = service.ask("POST", "/evaluate", task_id="secret", **asked)
+    assert (told["compiled"], told["correctness"]) == (True, False)
+    assert "a case with held-out shapes is wrong" in told["error_message"]
+    assert not [word for word in ("prime", "203") if word in json.dumps(told)]
 
 
 def raw(service: Served, data: bytes, *, hangs: bool = False) -> socket.socket:
@@ -414,10 +480,7 @@ def until(is_so: Callable[[], bool], most_s: float) -> None:
         time.sleep(0.05)
 
 
-def test_a_client_that_does_not_read_is_let_go(
-    begun: workers.Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "REQUEST_S", 0.5)
+def test_a_client_that_does_not_read_is_let_go(begun: workers.Workers, tmp_path: Path) -> None:
     got = list[int]()
 
     def client(path: str) -> None:
@@ -435,7 +498,8 @@ def test_a_client_that_does_not_read_is_let_go(
         listening.listen()
         thread = threading.Thread(target=client, args=[path])
         thread.start()
-        asyncio.run(listen_to(listening, HttpServer(Service(Settings(runs_dir=tmp_path), NOBODY, begun))))
+        service = Service(Settings(runs_dir=tmp_path), NOBODY, begun)
+        asyncio.run(listen_to(listening, HttpServer(service, times=HttpTimes(head_s=0.5))))
         thread.join()
     assert 0 < sum(got) < 200
 
@@ -447,7 +511,7 @@ def test_one_client_does_not_take_all_places(begun: workers.Workers, tmp_path: P
         view = FilesView(io.StringIO(), io.StringIO(), total=0)
         return service.bench("softmax", [], view, Controls(), client=client)
 
-    waiting = [bench("many") for _ in range(MOST_OF_ONE)]
+    waiting = [bench("many") for _ in range(MOST_RUNS // 2)]
     with pytest.raises(Busy, match="runs of many are under way"):
         bench("many")
     waiting.append(bench("few"))
@@ -650,7 +714,7 @@ def test_a_task_is_open_once_and_the_least_recently_used_goes_when_there_are_mor
     one.write_text(REFERENCE)
     other.write_text(REFERENCE)
     with workers.begun() as begun, workshop(Settings(), lambda _: None, begun) as shop:
-        tasks = OpenTasks(lambda file: session(shop, file), most=1)
+        tasks = OpenTasks(lambda file: session(shop, file), 1, lambda: False)
         with tasks.use(find_task(str(one))) as first, tasks.use(find_task(str(other))) as second:
             assert len(tasks) == 2  # those in use stay
             with tasks.use(find_task(str(one)), patience=Patience(replay_s=7.0)) as third:
@@ -661,3 +725,129 @@ def test_a_task_is_open_once_and_the_least_recently_used_goes_when_there_are_mor
         assert len(tasks) == 1
         tasks.close()
         assert len(tasks) == 0
+
+
+def test_tasks_that_nobody_uses_are_closed_one_by_one_until_there_is_memory_for_the_next(
+    tmp_path: Path, forked_workers: None
+) -> None:
+    files = [tmp_path / f"{name}.py" for name in ("first", "second", "used", "next")]
+    for file in files:
+        file.write_text(REFERENCE)
+    first, second, used, following = (find_task(str(file)) for file in files)
+    least_free = [0.0]
+    with workers.begun() as begun, workshop(Settings(), lambda _: None, begun) as shop:
+        closed: list[str] = []
+
+        @contextlib.contextmanager
+        def opened(file: TaskFile) -> Iterator[Session]:
+            with session(shop, file) as one:
+                yield one
+            closed.append(file.name)
+            least_free[0] -= 1.0  # as if its memory had been that much
+
+        tasks = OpenTasks(opened, 32, lambda: memory_is_short(None, least_free[0]))
+        with tasks.use(used):
+            for unused in (second, first, second):
+                with tasks.use(unused):
+                    pass
+            assert (len(tasks), closed) == (3, [])
+            least_free[0] = 1.0  # more than is ever free: the least recently used makes room, and one is enough
+            with tasks.use(following):
+                assert (len(tasks), closed) == (3, ["first"])
+            least_free[0] = 9.0
+            with tasks.anew(first, client="me", priority="batch"):
+                assert closed == ["first", "second", "next"]  # never one that is in use
+        tasks.close()
+
+
+@contextlib.asynccontextmanager
+async def hurried(folder: Path, times: HttpTimes, most_runs: int) -> AsyncIterator[httpx2.AsyncClient]:
+    """A service in this process, with times and places of its own, and a client of it."""
+    path = folder / "hurried.sock"
+    with (
+        socket.socket(socket.AF_UNIX) as listening,
+        workers.begun() as begun,
+        Service(Settings(runs_dir=folder / "runs"), environment(), begun, most_runs) as service,
+    ):
+        listening.bind(str(path))
+        listening.listen()
+        serving = asyncio.create_task(listen_to(listening, HttpServer(service, times=times)))
+        transport = httpx2.AsyncHTTPTransport(uds=str(path))
+        try:
+            async with httpx2.AsyncClient(transport=transport, base_url="http://service", timeout=100) as client:
+                yield client
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await serving
+
+
+async def seconds_to_answer(folder: Path, data: bytes) -> tuple[float, bytes]:
+    """How long a connection is held on which this is all that is sent, and what comes."""
+    began_s = time.monotonic()
+    reader, writer = await asyncio.open_unix_connection(folder / "hurried.sock")
+    writer.write(data)
+    answer = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    return time.monotonic() - began_s, answer
+
+
+def test_who_sends_half_a_request_is_waited_for_no_longer_than_that(tmp_path: Path, forked_workers: None) -> None:
+    async def scenario() -> None:
+        async with hurried(tmp_path, HttpTimes(head_s=0.4, body_s=1.2), 64) as client:
+            silent, half, slow = await asyncio.gather(
+                seconds_to_answer(tmp_path, b""),
+                seconds_to_answer(tmp_path, b"GET /health HTTP/1.1\r\nhost: serv"),
+                seconds_to_answer(tmp_path, post("/bench", b'{"task"', 100)),
+            )
+            for seconds, answer in (silent, half):
+                assert (answer, 0.4 <= seconds < 1.2) == (b"", True)
+            assert 1.2 <= slow[0] < 10
+            assert slow[1].startswith(b"HTTP/1.1 408 ")
+            assert b"did not arrive within 1.2 s" in slow[1]
+            assert (await client.get("/health")).status_code == 200  # whole ones are answered as ever
+
+    asyncio.run(scenario())
+
+
+def test_a_session_that_nobody_uses_ends_in_order_and_one_that_is_watched_stays(
+    tmp_path: Path, forked_workers: None
+) -> None:
+    async def scenario() -> None:
+        async with hurried(tmp_path, HttpTimes(idle_s=1.0), 64) as client:
+            begun = [(await client.post("/sessions", json={"reference_code": REFERENCE})).json() for _ in range(2)]
+            left, watched = (f"/sessions/{one['session']}" for one in begun)
+            async with client.stream("GET", f"{watched}/events") as events:
+                lines = events.aiter_lines()
+                await anext(lines)
+                for _ in range(100):
+                    await asyncio.sleep(0.1)
+                    if (await client.get("/metrics")).text.count("kerneltune_runs_under_way 1\n"):
+                        break
+                gone = await client.get(left)
+                assert (gone.status_code, "resume its run" in gone.json()["error"]) == (404, True)
+                assert not (await client.get(watched)).json()["over"]
+        with Store.open(tmp_path / "runs") as store:
+            ends = [e.why for e in store.load_events(begun[0]["run_id"]) if isinstance(e, RunEnded)]
+        assert ends == ["stopped"]
+
+    asyncio.run(scenario())
+
+
+def test_beyond_the_places_a_client_is_told_to_try_again_until_one_is_free(
+    tmp_path: Path, forked_workers: None
+) -> None:
+    asked = {"reference_code": REFERENCE}
+
+    async def scenario() -> None:
+        async with hurried(tmp_path, HttpTimes(), 2) as client:
+            first, second = [(await client.post("/sessions", json=asked)).json() for _ in range(2)]
+            for path, more in (("/sessions", {}), ("/bench", {"source": RIGHT})):
+                refused = await client.post(path, json=asked | more)
+                assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+                assert "2 runs are under way" in refused.json()["error"]
+            assert (await client.delete(f"/sessions/{first['session']}")).status_code == 200
+            third = await client.post("/sessions", json=asked)
+            assert third.status_code == 201
+            assert not (await client.get(f"/sessions/{second['session']}")).json()["over"]
+
+    asyncio.run(scenario())

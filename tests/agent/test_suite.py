@@ -208,6 +208,29 @@ def test_samples_are_runs_of_their_own_and_make_pass_at_k(tmp_path: Path) -> Non
     assert passed == {k: {"value": 1.0, "low": pytest.approx(0.2065, abs=1e-4), "high": 1.0} for k in ("1", "2")}
 
 
+def test_each_sample_of_a_server_that_takes_seeds_is_asked_with_seeds_of_its_own_and_always_the_same(
+    tmp_path: Path,
+) -> None:
+    tasks(tmp_path, "a1")
+    words = ("eval", "--model", "chat:local", "--suite", "tasks", "--samples", "2", "--attempts", "2", "--json")
+    calls = [{"name": "update", "arguments": {"parent": None, "rationale": "rows", "source": RIGHT}}]
+    drawn: list[list[int]] = []
+    for name in ("first", "again"):
+        with LlmServer([{"calls": calls}] * 9, "chat") as server:
+            done = optimize(
+                *words, "--base-url", server.url, "--name", name,
+                cwd=tmp_path, more_env={"KERNELTUNE_API_KEY": server.key},
+            )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        drawn.append([one.body["seed"] for one in server.asked])
+    assert len(drawn[0]) >= 4
+    assert len(set(drawn[0])) == len(drawn[0])  # never the same reply to the same prompt
+    assert drawn[0] == drawn[1]
+    with Store.open(tmp_path / "runs") as store:
+        began = [store.load_run(run["run_id"]) for run in told(done.stdout)[-1]["runs"]]
+    assert [(event.seed, event.limits["seeds_model"]) for event in began] == [(0, True), (1, True)]
+
+
 def test_an_author_that_no_longer_answers_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
     tasks(tmp_path, "a1", "a2")
     (tmp_path / "tasks" / "broken.py").write_text(Path(SOFTMAX).read_text().replace("torch.softmax", "torch.sofmax"))

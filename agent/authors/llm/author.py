@@ -20,6 +20,7 @@ import math
 import re
 import threading
 import time
+import zlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -597,7 +598,8 @@ _USUAL_REPLY = 32_000
 class LlmConversation:
     """A conversation of a run. `key` names it in the record; `history` is what the model is told in the place of what
     was forgotten. Before every request the loop may end it, and while a reply is waited for `remaining` says whether
-    the run has time for it. `is_done`: the model said, and said again, that it has nothing left to try."""
+    the run has time for it. `seed`: of what its requests' are made; `is_done`: the model said, and said again, that it
+    has nothing left to try."""
 
     tracker: AttemptTracker
     key: str
@@ -609,6 +611,7 @@ class LlmConversation:
     context_tokens: int = 30_000
     max_tokens: int = 32_000
     remaining: Callable[[], Remaining] = Remaining
+    seed: int | None = None
     turn: int = 0
     is_done: bool = False
     _messages: list[Message] = field(default_factory=list)
@@ -737,6 +740,7 @@ class LlmConversation:
         request = ModelRequest(
             self.prompts.system, tuple(self._messages), TOOLS, self._affordable(), key,
             lambda: self.remaining().time_s, lambda: self.remaining().is_over, self._told, self._lost, self._affordable,
+            None if self.seed is None else request_seed(self.seed, self.key, self.turn),
         )  # fmt: skip
         return self.model.ask(request, self._overheard)
 
@@ -855,11 +859,17 @@ class _Rules:
     most_fruitless: int = 3
 
 
+def request_seed(seed: int, conversation: str, turn: int) -> int:
+    """The seed of a request, by that of its run: another for each, since servers draw the same for the same prompt and
+    seed. Below 2**31, which all of them take."""
+    return zlib.crc32(f"{seed} {conversation} {turn}".encode()) >> 1
+
+
 @dataclass
 class LlmAuthor:
-    """One run of a model. `finished_keys`: conversations of earlier processes, whose keys are taken; `start`: the
-    attempt that the conversations begin at, once it is made; `remaining`: what the run may still use; `inductor`:
-    asks TorchInductor for its kernels."""
+    """One run of a model. `seeds_model`: its requests have seeds, made of `seed`; `finished_keys`: conversations of
+    earlier processes, whose keys are taken; `start`: the attempt that the conversations begin at, once it is made;
+    `remaining`: what the run may still use; `inductor`: asks TorchInductor for its kernels."""
 
     tracker: AttemptTracker
     model: LanguageModel
@@ -867,6 +877,7 @@ class LlmAuthor:
     arch: str
     strategy: Strategy = "refine"
     seed: int = 0
+    seeds_model: bool = False
     context_tokens: int = 30_000
     max_tokens: int = 32_000
     finished_keys: int = 0
@@ -903,6 +914,7 @@ class LlmAuthor:
             self.context_tokens,
             self.max_tokens,
             self.remaining,
+            self.seed if self.seeds_model else None,
         )
         self._held += 1
         return self._counted(conversation)

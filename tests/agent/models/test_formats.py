@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_thinking_is_shown_and_the_reply_is_streamed(format: Format) -> None:
     assert {delta.attempt for delta in heard} == {1}
 
 
-@pytest.mark.parametrize("quirk", sorted(QUIRKS - {"small", "mute"}))
+@pytest.mark.parametrize("quirk", sorted(QUIRKS - {"small", "mute", "no_seed"}))
 def test_a_local_server_s_quirks_do_not_show(quirk: str) -> None:
     replies = told("chat", frozenset([quirk])) if quirk != "no_models" else told_by_name()
     wanted = [plain(reply) for reply in told("anthropic")]
@@ -64,6 +65,21 @@ def test_a_small_context_shortens_the_reply_rather_than_fail() -> None:
         reply = model_of(server).ask(request((User("Hi."),)))
         assert reply.text == "Hello."
         assert 256 <= server.asked[-1].body["max_tokens"] < 4000
+
+
+def test_a_seed_goes_where_the_api_takes_one_and_is_left_out_where_the_server_refuses_it() -> None:
+    asked = replace(request((User("Hi."),)), seed=7)
+    expected: tuple[tuple[Format, frozenset[str], list[int | None]], ...] = (
+        ("chat", frozenset(), [7, 7]),
+        ("chat", frozenset(["no_seed"]), [7, None, None]),
+        ("openai", frozenset(), [None, None]),
+        ("anthropic", frozenset(), [None, None]),
+    )
+    for format, quirks, seeds in expected:
+        with LlmServer([{"text": "Hello."}] * 2, format, quirks=quirks) as server:
+            model = model_of(server)
+            assert [model.ask(asked).text for _ in range(2)] == ["Hello."] * 2
+        assert [one.body.get("seed") for one in server.asked] == seeds
 
 
 def test_a_stream_of_nothing_is_asked_for_its_reason() -> None:

@@ -11,6 +11,7 @@ QUIRKS = frozenset(
         "no_ids",  # calls without ids
         "index0",  # all calls have index 0
         "no_usage",
+        "no_seed",
         "reasoning",  # thinking in `reasoning`, not in `reasoning_content`
         "think_tags",  # thinking in the text
         "fenced",  # calls as ```json in the text
@@ -43,6 +44,8 @@ class Chat:
         require(body.get("stream") or "mute" in self.quirks, "streaming is required")
         if "no_tools" in self.quirks:
             require("tools" not in body, "smollm does not support tools")
+        if "no_seed" in self.quirks:
+            require("seed" not in body, 'Invalid JSON payload received. Unknown name "seed": Cannot find field.')
         if "no_stream_options" in self.quirks:
             require("stream_options" not in body, "extra fields not permitted: stream_options")
         for tool in body.get("tools", []):
