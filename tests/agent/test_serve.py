@@ -840,7 +840,8 @@ def test_beyond_the_places_a_client_is_told_to_try_again_until_one_is_free(
 
     async def scenario() -> None:
         async with hurried(tmp_path, HttpTimes(), 2) as client:
-            first, second = [(await client.post("/sessions", json=asked)).json() for _ in range(2)]
+            of_two = [asked | {"client": name} for name in ("one", "other")]
+            first, second = [(await client.post("/sessions", json=of_one)).json() for of_one in of_two]
             for path, more in (("/sessions", {}), ("/bench", {"source": RIGHT})):
                 refused = await client.post(path, json=asked | more)
                 assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")

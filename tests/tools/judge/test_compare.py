@@ -191,6 +191,30 @@ def test_float32_matmul_in_any_honest_order_passes_and_tf32_or_bfloat16_does_not
         assert downgraded.error_ratio > 10
 
 
+SCORES = """
+import torch
+PRECISION = "float32"
+class Model(torch.nn.Module):
+    def forward(self, q, k, v): return torch.softmax((q / 32) @ k.mT, -1) @ v
+def get_inputs(): return [torch.randn(128, 1024) for _ in range(3)]
+def get_init_inputs(): return []
+"""
+
+
+@pytest.mark.parametrize(("matmul", "fits"), [(sequential_matmul, True), (lambda a, b: to_tf32(a) @ to_tf32(b), False)])
+def test_sums_of_equal_terms_may_be_as_imprecise_as_adding_them_in_turn_is(
+    tmp_path: Path, matmul: Callable[[Tensor, Tensor], Tensor], fits: bool
+) -> None:
+    (tmp_path / "scores.py").write_text(SCORES)
+    problem = Problem.load(read_task(tmp_path / "scores.py"))
+    for seed in range(6):
+        drawn = problem.draw(seed, "structure")
+        assert drawn is not None
+        q, k, v = drawn.inputs
+        got = torch.softmax(matmul(q / 32, k.mT.contiguous()), -1) @ v
+        assert judge(problem, drawn, got, case="main", battery="structure").ok is fits
+
+
 def test_tf32_passes_where_the_task_allows_it(tmp_path: Path) -> None:
     problem = linear(tmp_path, precision="tf32_ok")
     a, b = problem.inputs(5) or ()

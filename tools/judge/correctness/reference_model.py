@@ -121,7 +121,8 @@ class Answer:
 class Regime:
     """How strictly a battery is judged: see `tools.judge.correctness.gates.Expected`. `longest`: the reduction
     length, when the battery knows it better than the shapes; `one_hot`: an operand of a contraction is; `flushes`:
-    denormal inputs may count as zeros; `lenience`: a factor on the arithmetic's share of the tolerance."""
+    denormal inputs may count as zeros; `lenience`: a factor on the arithmetic's share of the tolerance; `equal_terms`:
+    sums may be of those alone, whose roundings are alike."""
 
     one_hot: bool = False
     bits: float | None = None
@@ -129,6 +130,7 @@ class Regime:
     exact_operands: bool = False
     flushes: bool = False
     lenience: float = 1.0
+    equal_terms: bool = False
 
 
 @dataclass(frozen=True)
