@@ -120,6 +120,7 @@ class HttpModel(ABC, Generic[Features, Partial]):
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._streams: list[Any] = []  # SDK streams that are being read
+        self._unanswered = 0  # requests whose server has not begun to answer
         self._streams_lock = threading.Lock()
 
     # What an API has to say for itself
@@ -194,15 +195,21 @@ class HttpModel(ABC, Generic[Features, Partial]):
 
     def close(self) -> None:
         """End what threads wait for: their reads fail at once with Unavailable, and nothing is tried again. Returns
-        when they have told what they lost, or after a second."""
-        self._closed.set()
+        when they have told what they lost, or after a second.
+
+        The last request to which no server has begun to answer closes the client: a closed client forgets the
+        connections that are being made, and nothing would close them.
+        """
         with self._streams_lock:
+            self._closed.set()
             for stream in self._streams:
                 _hang_up(stream)
+            unanswered = self._unanswered
         until_s = time.monotonic() + 1.0
         while self._streams and time.monotonic() < until_s:
             time.sleep(0.01)
-        self._client.close()
+        if not unanswered:
+            self._client.close()
 
     # Retries
 
@@ -378,16 +385,32 @@ class HttpModel(ABC, Generic[Features, Partial]):
             done.set()
             if left.is_set():
                 _close(answers)
+            self._was_answered()
 
+        with self._streams_lock:
+            if self._closed.is_set():
+                raise TransientError("the connection was closed")
+            self._unanswered += 1
         threading.Thread(target=send, name="request", daemon=True).start()
-        while not done.wait(LOOK_S):
-            if why := self._why_leave(request, until_s):
-                left.set()
-                _close(answers)
-                raise why
+        try:
+            while not done.wait(LOOK_S):
+                if why := self._why_leave(request, until_s):
+                    raise why
+        except BaseException:  # Ctrl-C too
+            left.set()
+            _close(answers)
+            raise
         if errors:
             raise errors[0]
         return answers[0]
+
+    def _was_answered(self) -> None:
+        """Count a request that is no longer waited for by its thread; the last one closes what `close` left to it."""
+        with self._streams_lock:
+            self._unanswered -= 1
+            last = self._closed.is_set() and not self._unanswered
+        if last:
+            self._client.close()
 
     def _why_leave(self, request: ModelRequest, until_s: float, received: int = 0) -> Exception | None:
         """Return why a reply of which so many bytes have come is waited for no longer, or None."""

@@ -65,6 +65,7 @@ class LlmServer:
         self.page: bytes | None = None  # what answers instead of a list of models
         self.hung_up = threading.Event()  # a client left in mid-stream
         self.streaming = threading.Event()
+        self.at_exit = contextlib.ExitStack()  # models that speak to it are closed with it
         self._told = 0
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -83,6 +84,7 @@ class LlmServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.at_exit.close()
         self._stop.set()
         self._http.shutdown()
         self._http.server_close()

@@ -93,8 +93,9 @@ class JumpingClock(Clock):
 def model_of(
     server: LlmServer, name: str | None = None, *, timeout_s: float = 5.0, clock: Clock | None = None, **more: Any
 ) -> LanguageModel:
-    """The model that speaks to `server`, and does not wait in between. `more`: of `ModelOptions`."""
-    return open_model(
+    """The model that speaks to `server`, and does not wait in between; it is closed with it. `more`: of
+    `ModelOptions`."""
+    model = open_model(
         name or NAMES[server.format],
         keys={server.format: server.key},
         base_url=server.url,
@@ -102,6 +103,8 @@ def model_of(
         clock=clock or JumpingClock(),
         **more,
     )
+    server.at_exit.callback(model.close)
+    return model
 
 
 def request(messages: tuple[Message, ...], max_tokens: int = 8000) -> ModelRequest:

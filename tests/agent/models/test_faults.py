@@ -5,17 +5,22 @@ import json
 import re
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from kerneltune.agent.models.http_api import HttpModel, PartialReply, TransientError
 from kerneltune.agent.models.types import (
     Clock,
     ContextOverflow,
     Delta,
     KeyRejected,
     LlmError,
+    ModelFacts,
+    ModelOptions,
+    ModelRequest,
     NoLongerWanted,
     NoSuchModel,
     OutOfCredit,
@@ -285,10 +290,12 @@ def test_an_unknown_model_s_message_lists_the_known_ones(name: str) -> None:
 @every_format
 def test_a_server_that_is_not_there_is_said_at_once(format: Format) -> None:
     with LlmServer(STORY, format) as server:
-        model = model_of(server)
+        pass
+    model = model_of(server)
     began = time.monotonic()
     with pytest.raises(Unavailable, match="nothing answers at http"):
         model.facts()
+    model.close()
     assert time.monotonic() - began < 2
 
 
@@ -483,3 +490,57 @@ def test_closing_ends_what_other_threads_wait_for(format: Format, kind: FaultKin
         thread.join(2)
         assert not thread.is_alive()
     assert "the connection was closed" in str(caught[0])
+
+
+class _Connecting:
+    """An SDK's client whose connection is being made until `connected`."""
+
+    base_url = "http://slow.invalid"
+
+    def __init__(self) -> None:
+        self.asked, self.connected, self.closed = threading.Event(), threading.Event(), threading.Event()
+
+    def create(self) -> None:
+        self.asked.set()
+        self.connected.wait(5)
+        raise TransientError("overloaded")
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class _SlowModel(HttpModel[None, PartialReply]):
+    """Any provider, as its subclass of HttpModel has it."""
+
+    provider = "slow"
+    sdk_error = OSError
+
+    def _facts_of(self, info: Any) -> ModelFacts:
+        raise NotImplementedError
+
+    def _describe(self) -> ModelFacts:
+        return ModelFacts("slow")
+
+    def _send(self, request: ModelRequest, facts: ModelFacts, features: None) -> tuple[Callable[[], Any], Any]:
+        return self._client.create, None
+
+
+def test_a_connection_that_is_made_while_the_model_is_closed_is_closed_too() -> None:
+    client = _Connecting()
+    model = _SlowModel(ModelOptions("slow"), client, "SLOW_API_KEY", (), None)
+
+    def wait() -> None:
+        with pytest.raises(Unavailable, match="the connection was closed"):
+            model.ask(request((User("Hi."),)))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert client.asked.wait(5)
+    model.close()
+    thread.join(2)
+    assert not thread.is_alive()
+    assert not client.closed.is_set()  # a closed client forgets what is being connected
+    client.connected.set()
+    assert client.closed.wait(2)
+    with pytest.raises(Unavailable, match="the connection was closed"):
+        model.ask(request((User("Hi."),)))
