@@ -193,7 +193,7 @@ _MODULES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "Linear": ("linear", (), ("weight", "bias")),
 }
 _WHOLE = {
-    f"Conv{kind}{n}d" for kind in ("", "Transpose") for n in (1, 2, 3)
+    f"{kind}{n}d" for kind in ("Conv", "ConvTranspose", "AvgPool") for n in (1, 2, 3)
 }  # `Conv1d(x, self.layer)`: an expert asks the module itself for stride, padding and the like
 
 
@@ -386,6 +386,8 @@ class _Inliner(ast.NodeTransformer):
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
         if base is not None and ast.unparse(base) not in _NAMESPACES:
             args.insert(0, self.visit(base))
+        if name == "einsum" and len(args) == 3 and not keywords and _is_matmul(args[0]):
+            return _spelled("matmul", args[1:], [])
         return _spelled(name, args, keywords)
 
     def _own(self, name: str, node: ast.Call) -> ast.expr:
@@ -418,6 +420,24 @@ def _spelled(name: str, args: list[ast.expr], keywords: list[ast.keyword]) -> as
     kept = [k for k in (*named, *keywords) if not _is_default(name, k)]
     return ast.Call(
         ast.Name(name, ast.Load()), args[:1] + args[1 + len(later) :], sorted(kept, key=lambda k: k.arg or "")
+    )
+
+
+def _is_matmul(equation: ast.expr) -> bool:
+    """Whether an einsum is `a @ b`: "bijl,lk->bijk", with any leading dimensions of a, or "bil,blk->bik"."""
+    if not isinstance(equation, ast.Constant) or not isinstance(equation.value, str):
+        return False
+    operands, _, out = equation.value.replace(" ", "").partition("->")
+    a, _, b = operands.partition(",")
+    letters, shared = a + b[-1:], b[:-2]
+    return (
+        len(b) >= 2
+        and letters.isalpha()
+        and len(set(letters)) == len(letters)
+        and a.startswith(shared)
+        and a.endswith(b[-2])
+        and out == a[:-1] + b[-1]
+        and (not shared or len(a) == len(b))
     )
 
 

@@ -1,6 +1,7 @@
 # order: 2
 # says: persistent: a program a multiprocessor, tiles moved by TMA, stores of one tile under the products of the next
 # fits: matmul(a, b, precision=PRECISION) = a @ b where a: plain M K, b: plain K N
+# fits: matmul(a.flatten(0, 2), b, precision=PRECISION).view(*a.shape[:3], -1) = a @ b where a: plain A B M K, b: plain K N
 # fits: matmul(a, b, turned=True, precision=PRECISION) = a @ b.t() where a: plain M K, b: plain N K
 # fits: matmul(a, b, turned=True, precision=PRECISION) = F.linear(a, weight=b) where a: plain M K, b: plain N K
 # fits: matmul(a, b, bias, turned=True, precision=PRECISION) = F.linear(a, weight=b, bias=bias) where a: plain M K, b: plain N K, bias: N

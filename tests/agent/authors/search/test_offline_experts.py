@@ -85,6 +85,12 @@ OWN = {
         "    def forward(self, x): return self.layer(x)\n"
         "def get_inputs(): return [torch.randn(2, 6, 5, 7)]\n"
     ),
+    "average_pool": (
+        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layer = nn.AvgPool3d(3, stride=2, padding=1)\n"
+        "    def forward(self, x): return self.layer(x)\n"
+        "def get_inputs(): return [torch.randn(2, 3, 5, 9, 71)]\n"
+    ),
 }
 LAYERS = {
     "line": ("Conv1d(6, 10, 3, stride=2, padding=1, dilation=2, groups=2)", (2, 6, 37)),
@@ -107,6 +113,25 @@ def test_the_expert_for_convolutions_computes_all_kinds_of_them(tmp_path: Path) 
         )
     found = problems(sorted(tmp_path.glob("*.py")))
     assert sorted(found) == [(f"own_{name}", "conv_implicit", "") for name in sorted(LAYERS)]
+
+
+POOLS = {
+    "own_window": "AvgPool3d((2, 3, 1), padding=(1, 1, 0))",
+    "own_overlap": "AvgPool3d(3, stride=(1, 2, 3), padding=1, count_include_pad=False)",
+    "own_divisor": "AvgPool3d(2, divisor_override=5)",
+}
+
+
+def test_the_expert_for_average_pooling_divides_as_it_is_told(tmp_path: Path) -> None:
+    for name, layer in POOLS.items():
+        (tmp_path / f"{name}.py").write_text(
+            "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+            f"        super().__init__()\n        self.layer = nn.{layer}\n"
+            "    def forward(self, x): return self.layer(x)\n"
+            "def get_inputs(): return [torch.randn(2, 2, 4, 7, 9)]\ndef get_init_inputs(): return []\n"
+        )
+    found = problems(sorted(tmp_path.glob("*.py")))
+    assert sorted(found) == [(name, "average_pool", "") for name in sorted(POOLS)]
 
 
 def test_experts_that_no_builtin_task_asks_for_compute_what_torch_computes(tmp_path: Path) -> None:
@@ -261,6 +286,19 @@ def test_a_module_counts_as_the_function_that_it_calls() -> None:
     found = {s.name: s for s in experts(task)}
     assert call_of(found["matmul_tiles"]).startswith("return matmul(a, self.layer.weight.t(), self.layer.bias, 'relu'")
     assert "self.layer = nn.Linear(32, 48)" in found["matmul_tiles"].source
+
+
+def test_an_einsum_that_is_a_product_has_the_experts_of_a_product(tmp_path: Path) -> None:
+    (tmp_path / "own_product.py").write_text(
+        "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n"
+        "    def forward(self, a, b): return torch.einsum('bijl, lk -> bijk', a, b)\n"
+        "def get_inputs(): return [torch.randn(2, 3, 40, 24), torch.randn(24, 33)]\n"
+    )
+    assert ("own_product", "matmul_tiles", "") in problems([tmp_path / "own_product.py"])
+    for equation, whose in (("ik,kj->ij", "a @ b"), ("ik,kj->ji", ""), ("ii,ij->ij", ""), ("ab,bc,cd->ad", "")):
+        task = own_task(f"return torch.einsum({equation!r}, a, b)", "a, b")
+        assert names(task) == (names(own_task(f"return {whose}", "a, b")) if whose else set()), equation
+    assert names(own_task("return torch.einsum('ij,ij->i', a, b)", "a, b")) == set()
 
 
 def test_an_argument_of_the_constructor_may_be_the_dimension() -> None:
