@@ -82,7 +82,10 @@ def mcp(*, arch: Arch = None, runs_dir: RunsDir = None, allow_unsandboxed: Unsan
         workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as begun,
         prepared(settings, environment(), begun) as service,
     ):
-        asyncio.run(serve(service))
+        try:
+            asyncio.run(serve(service))
+        except* (BrokenPipeError, ConnectionResetError):
+            pass  # the client went without reading its last answers
     return 0
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -251,6 +252,23 @@ def test_when_a_client_goes_its_best_is_on_disk_and_what_was_not_benched_waits(
         (ended,) = [e for e in store.load_events(started["run"]) if isinstance(e, RunEnded)]
         assert (ended.why, ended.attempts) == (StopReason.INTERRUPTED, 1)
     told(begun, tmp_path, comes_back)
+
+
+def test_a_client_that_goes_without_reading_its_answers_is_no_failure(tmp_path: Path) -> None:
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    asked: list[dict[str, Any]] = [{"id": 1, "method": "initialize", "params": hello}]
+    asked += [{"method": "notifications/initialized"}, {"id": 2, "method": "tools/list"}]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command("mcp"), cwd=tmp_path, env=env(), **pipes) as server:  # type: ignore[call-overload]
+        for message in asked:
+            if message.get("id") == 2:
+                server.stdout.readline()  # the answer to `initialize`
+                server.stdout.close()
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+            server.stdin.flush()
+        server.stdin.close()
+        said = server.stderr.read().decode()
+    assert (server.returncode, said) == (0, "")
 
 
 def test_what_lies_beside_the_service_is_no_file_of_an_agent(
