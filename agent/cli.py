@@ -308,6 +308,8 @@ def main() -> None:
         code = exit_code(
             lambda: app(result_action="return_value", exit_on_error=False, print_error=False), if_interrupted
         )
+    except KeyboardInterrupt:  # another one, while the first was told of
+        code = 130
     except MemoryError:  # not even for a line of its own
         os.write(2, b"optimize: no memory is left\n")
         code = 3

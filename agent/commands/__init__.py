@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from kerneltune.tools.schema.errors import UsageError, WorkerError
+from kerneltune.tools.schema.errors import Unfit, UsageError
 
 if TYPE_CHECKING:
     import httpx2
@@ -78,7 +78,7 @@ def service_answer(
     runs_dir: Path, path: str, asked: Mapping[str, Any], why_not: str = ""
 ) -> "Iterator[httpx2.Response | None]":
     """What the service of these runs answers, as it comes; None where it does not judge, of which a person is told the
-    reason: that of the caller (`why_not`), or the service's own. Raises WorkerError when it ends on the way."""
+    reason: that of the caller (`why_not`), or the service's own. Raises Unfit when it ends on the way."""
     import httpx2
 
     from kerneltune.agent.view.output import say
@@ -104,7 +104,7 @@ def service_answer(
     except httpx2.ConnectError:
         yield None  # a socket that a dead one has left
     except httpx2.TransportError as error:
-        raise WorkerError(f"the service is gone ({error}); what it had judged is stored") from error
+        raise Unfit(f"the service is gone ({error}); what it had judged is stored; give the command again") from error
 
 
 def _other_evaluator(about: Mapping[str, Any]) -> str:

@@ -710,6 +710,7 @@ _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreError, 409),
     (UsageError, 400),
     (KerneltuneError, 503),
+    (OSError, 503),  # descriptors, memory or the disk are short
     (Exception, 500),
 )
 
@@ -722,15 +723,16 @@ async def _refusal(_: Request, error: Exception) -> Response:
         return _error(error.status_code, error.detail, error.headers or {})
     if isinstance(error, HttpError):
         return _error(error.status, str(error), {"connection": "close"} if error.status in (408, 413) else {})
-    if not isinstance(error, KerneltuneError):
+    if not isinstance(error, KerneltuneError | OSError):
         sys.stderr.write(plain("".join(traceback.format_exception(error)), None))
     status = next(status for kind, status in _STATUSES if isinstance(error, kind))
     return _error(status, _message(error), {"retry-after": "1"} if status == 429 else {})
 
 
 def _message(error: BaseException) -> str:
-    said = str(error) if isinstance(error, KerneltuneError) else f"internal failure: {type(error).__name__}"
-    return plain(said)
+    if isinstance(error, OSError) and error.strerror:
+        return plain(error.strerror)  # and no path of this machine
+    return plain(str(error) if isinstance(error, KerneltuneError) else f"internal failure: {type(error).__name__}")
 
 
 def _error(status: int, message: str, headers: Mapping[str, str]) -> Response:

@@ -18,14 +18,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 from cyclopts import App
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 SOON_S = 45.0  # desktop clients cut a call off after 60 s
 TOLD_EVERY_S = 2.0  # progress: a client's watchdog is reset by it
 MOST_ATTEMPTS = 100  # of a run where its client names no number
+MOST_LINE = 16 << 20  # bytes of a message; what is longer is no message
 _SHOWN = 20  # attempts of a run that `show` lists
 
 command = App(
@@ -75,7 +76,8 @@ def mcp(*, arch: Arch = None, runs_dir: RunsDir = None, allow_unsandboxed: Unsan
 
     async def serve(service: "Future[Service]") -> None:
         server = AgentTools(service, Path.cwd()).server()
-        async with stdio_server() as (read, write):
+        lines = lines_of(os.fdopen(taken(0), "rb"))
+        async with stdio_server(stdin=lines) as (read, write):  # type: ignore[arg-type] # it iterates over it alone
             await server.run(read, write, server.create_initialization_options())
 
     with (
@@ -87,6 +89,32 @@ def mcp(*, arch: Arch = None, runs_dir: RunsDir = None, allow_unsandboxed: Unsan
         except* (BrokenPipeError, ConnectionResetError):
             pass  # the client went without reading its last answers
     return 0
+
+
+def taken(descriptor: int) -> int:
+    """Return a duplicate of an input; who else reads from it, a child too, finds its end."""
+    ours, nothing = os.dup(descriptor), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+    return ours
+
+
+async def lines_of(file: BinaryIO) -> AsyncIterator[str]:
+    """Yield the lines of a file, which a daemon reads: the SDK has a thread of asyncio's read them, for which Python
+    waits at its end, so that neither SIGTERM nor Ctrl-C ended a server until its client wrote or went."""
+    loop, lines, turn = asyncio.get_running_loop(), asyncio.Queue[bytes](), threading.Semaphore()
+
+    def read() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants them any more
+            line = b"\n"
+            while line and turn.acquire():
+                line = file.readline(MOST_LINE)
+                loop.call_soon_threadsafe(lines.put_nowait, line)
+
+    threading.Thread(target=read, name="lines", daemon=True).start()
+    while line := await lines.get():
+        turn.release()
+        yield line.decode(errors="replace")
 
 
 @contextlib.contextmanager
@@ -372,6 +400,8 @@ class AgentTools:
             outcome, is_error = failed.outcome, True
         except KerneltuneError as error:
             outcome, is_error = Outcome(text=plain(f"{params.name}: {error}")), True
+        except OSError as error:  # memory, descriptors or the disk are short
+            outcome, is_error = Outcome(text=plain(f"{params.name}: {error.strerror or error}")), True
         except Exception as error:  # noqa: BLE001 - a fault of ours, which ends this call alone
             sys.stderr.write(plain(traceback.format_exc(), None))
             outcome, is_error = Outcome(text=plain(f"internal failure: {type(error).__name__}: {error}")), True

@@ -1,6 +1,7 @@
 """Coding agents: the tools through the Model Context Protocol, driven by its SDK's own client."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -254,21 +255,40 @@ def test_when_a_client_goes_its_best_is_on_disk_and_what_was_not_benched_waits(
     told(begun, tmp_path, comes_back)
 
 
-def test_a_client_that_goes_without_reading_its_answers_is_no_failure(tmp_path: Path) -> None:
-    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    asked: list[dict[str, Any]] = [{"id": 1, "method": "initialize", "params": hello}]
-    asked += [{"method": "notifications/initialized"}, {"id": 2, "method": "tools/list"}]
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+
+
+@contextlib.contextmanager
+def begun_server(folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Callable[..., None]]]:
+    """A server that has answered `initialize`, and what sends it another message."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command("mcp"), cwd=tmp_path, env=env(), **pipes) as server:  # type: ignore[call-overload]
-        for message in asked:
-            if message.get("id") == 2:
-                server.stdout.readline()  # the answer to `initialize`
-                server.stdout.close()
-            server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+    with subprocess.Popen(command("mcp"), cwd=folder, env=env(), **pipes) as server:  # type: ignore[call-overload]
+
+        def send(method: str, **more: Any) -> None:
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", "method": method, **more}).encode() + b"\n")
             server.stdin.flush()
-        server.stdin.close()
-        said = server.stderr.read().decode()
+
+        send("initialize", id=1, params=HELLO)
+        assert json.loads(server.stdout.readline())["id"] == 1
+        send("notifications/initialized")
+        yield server, send
+
+
+def test_a_client_that_goes_without_reading_its_answers_is_no_failure(tmp_path: Path) -> None:
+    with begun_server(tmp_path) as (server, send):
+        server.stdout.close()  # type: ignore[union-attr]
+        send("tools/list", id=2)
+        server.stdin.close()  # type: ignore[union-attr]
+        said = server.stderr.read().decode()  # type: ignore[union-attr]
     assert (server.returncode, said) == (0, "")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_server_whose_client_stays(how: signal.Signals, tmp_path: Path) -> None:
+    with begun_server(tmp_path) as (server, _):
+        server.send_signal(how)
+        assert server.wait(30) == 130
+        assert server.stderr.read().decode() == "optimize: interrupted\n"  # type: ignore[union-attr]
 
 
 def test_what_lies_beside_the_service_is_no_file_of_an_agent(

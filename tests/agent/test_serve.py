@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import socketserver
 import stat
 import struct
 import subprocess
@@ -16,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import httpx2
 import pytest
 
 from kerneltune.agent.attempt import Controls
+from kerneltune.agent.commands import service_socket
 from kerneltune.agent.commands.bench import FilesView
 from kerneltune.agent.commands.http_server import (
     ENDPOINTS,
@@ -42,6 +45,7 @@ from kerneltune.agent.settings import Environment, Settings, environment
 from kerneltune.tools.bench import CpuBench
 from kerneltune.tools.sandbox import workers
 from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import evaluator_sha256
 from kerneltune.tools.task.load import TaskFile, find_task
 from tests.agent import warm
 from tests.agent.shell import ROOT, SOFTMAX, env, optimize
@@ -246,6 +250,32 @@ def test_optimize_bench_has_a_running_service_judge_and_shows_it_as_ever(service
     here = optimize("bench", "wrong.py", "--task", "other.py", cwd=service.folder)
     assert (here.returncode, "judged here, not by the service" in here.stderr) == (1, True)
     assert "no task" in here.stderr
+
+
+def test_a_service_that_dies_while_it_judges_is_no_fault_of_the_command(tmp_path: Path) -> None:
+    class Dies(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            said = json.dumps({"pid": 7, "evaluator": evaluator_sha256()}).encode()
+            self.wfile.write(
+                b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s" % (len(said), said)
+            )
+
+        def do_POST(self) -> None:
+            """Close the connection without a word."""
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Tests are quiet."""
+
+    place = service_socket(tmp_path / "runs")
+    place.parent.mkdir(parents=True)
+    (tmp_path / "right.py").write_text(RIGHT)
+    with socketserver.UnixStreamServer(str(place), Dies) as dying:
+        threading.Thread(target=dying.serve_forever, args=(0.02,), daemon=True).start()
+        shown = optimize("bench", "right.py", "--task", SOFTMAX, cwd=tmp_path)
+        dying.shutdown()
+    assert shown.returncode == 3
+    assert "the service is gone" in shown.stderr
+    assert "internal failure" not in shown.stderr
 
 
 def test_optimize_verify_has_a_running_service_judge_on_inputs_that_no_one_has_seen(service: Served) -> None:
