@@ -99,6 +99,7 @@ ENDS = (0, 1, 2, 3, 6, 130)  # exit codes that tell the truth after an accident;
 STARVED = ("disk", "file_size", "descriptors", "memory")
 REFUSALS = (
     "is run by",
+    "already; use it, or end it first",
     "is under way in process",
     "holds no run yet",
     "no runs in",
@@ -762,7 +763,8 @@ def go_on(pid: int) -> None:
 
 
 def living(seen: dict[int, int]) -> list[int]:
-    """Those that are there still; what came to us when its parent died is waited for."""
+    """Those that are there still; what came to us when its parent died is waited for. The first of a namespace that has
+    ended, and waits for the container's PID 1 to reap those inside, is gone."""
     left = []
     for pid, start in seen.items():
         with contextlib.suppress(OSError):
@@ -772,6 +774,8 @@ def living(seen: dict[int, int]) -> list[int]:
             if words[0] == "Z":
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
+                continue
+            if Path(f"/proc/{pid}/wchan").read_text() == "zap_pid_ns_processes":
                 continue
             left.append(pid)
     return left
