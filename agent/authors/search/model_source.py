@@ -472,8 +472,8 @@ class Fit:
     @property
     def holes(self) -> set[str]:
         """Names of the pattern that stand for operands."""
-        values = [*self.call.args, *(k.value for k in self.call.keywords)]
-        return {n.id for v in values for n in ast.walk(v) if isinstance(n, ast.Name)} | {"_"}
+        functions = {id(n.func) for n in ast.walk(self.call) if isinstance(n, ast.Call)}
+        return {n.id for n in ast.walk(self.call) if isinstance(n, ast.Name) and id(n) not in functions} | {"_"}
 
 
 def fits_of(text: str) -> Fit:

@@ -293,6 +293,7 @@ def test_an_einsum_that_is_a_product_has_the_experts_of_a_product(tmp_path: Path
         "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n"
         "    def forward(self, a, b): return torch.einsum('bijl, lk -> bijk', a, b)\n"
         "def get_inputs(): return [torch.randn(2, 3, 40, 24), torch.randn(24, 33)]\n"
+        "def get_init_inputs(): return []\n"
     )
     assert ("own_product", "matmul_tiles", "") in problems([tmp_path / "own_product.py"])
     for equation, whose in (("ik,kj->ij", "a @ b"), ("ik,kj->ji", ""), ("ii,ij->ij", ""), ("ab,bc,cd->ad", "")):
