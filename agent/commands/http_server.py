@@ -56,7 +56,7 @@ from kerneltune.agent.view.output import RUN_SCHEMA_VERSION, say
 from kerneltune.agent.view.state import ViewState
 from kerneltune.agent.view.text import plural
 from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, plain
-from kerneltune.tools.schema.errors import KerneltuneError, StoreError, TaskError, Unfit, UsageError
+from kerneltune.tools.schema.errors import KerneltuneError, StoreError, TaskError, Unfit, UsageError, is_shortage
 from kerneltune.tools.schema.verdict import evaluator_sha256
 from kerneltune.tools.task.load import builtin_names
 
@@ -259,7 +259,7 @@ class HttpServer:
         routes = [Route(one.path, getattr(self, one.handler), methods=[one.method]) for one in ENDPOINTS]
         routes += more
         kinds = (HTTPException, HttpError, Gone, ClientDisconnect, KerneltuneError, Exception)
-        inner = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _refusal))
+        inner = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, refusal))
 
         async def outer(scope: Scope, receive: Receive, send: Send) -> None:
             n_bytes = 0
@@ -710,12 +710,11 @@ _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreError, 409),
     (UsageError, 400),
     (KerneltuneError, 503),
-    (OSError, 503),  # descriptors, memory or the disk are short
     (Exception, 500),
 )
 
 
-async def _refusal(_: Request, error: Exception) -> Response:
+async def refusal(_: Request, error: Exception) -> Response:
     """Say what went wrong. What nobody expected is told on stderr, too."""
     if isinstance(error, Gone | ClientDisconnect):
         return Response(status_code=499)  # which nobody reads
@@ -723,15 +722,15 @@ async def _refusal(_: Request, error: Exception) -> Response:
         return _error(error.status_code, error.detail, error.headers or {})
     if isinstance(error, HttpError):
         return _error(error.status, str(error), {"connection": "close"} if error.status in (408, 413) else {})
-    if not isinstance(error, KerneltuneError | OSError):
+    if not isinstance(error, KerneltuneError) and not is_shortage(error):
         sys.stderr.write(plain("".join(traceback.format_exception(error)), None))
-    status = next(status for kind, status in _STATUSES if isinstance(error, kind))
+    status = 503 if is_shortage(error) else next(status for kind, status in _STATUSES if isinstance(error, kind))
     return _error(status, _message(error), {"retry-after": "1"} if status == 429 else {})
 
 
 def _message(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return plain(error.strerror)  # and no path of this machine
+    if isinstance(error, OSError) and is_shortage(error):
+        return f"the service cannot go on: {error.strerror}"  # and no path of this machine
     return plain(str(error) if isinstance(error, KerneltuneError) else f"internal failure: {type(error).__name__}")
 
 

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kerneltune.agent.commands import Arch, RunsDir, Unsandboxed
 from kerneltune.agent.settings import Environment, Language, Settings, chosen_settings, environment
 from kerneltune.tools.schema.codec import Json, leads_within, one_line, plain
-from kerneltune.tools.schema.errors import KerneltuneError, Unfit, UsageError
+from kerneltune.tools.schema.errors import KerneltuneError, Unfit, UsageError, is_shortage
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -400,10 +400,9 @@ class AgentTools:
             outcome, is_error = failed.outcome, True
         except KerneltuneError as error:
             outcome, is_error = Outcome(text=plain(f"{params.name}: {error}")), True
-        except OSError as error:  # memory, descriptors or the disk are short
-            outcome, is_error = Outcome(text=plain(f"{params.name}: {error.strerror or error}")), True
         except Exception as error:  # noqa: BLE001 - a fault of ours, which ends this call alone
-            sys.stderr.write(plain(traceback.format_exc(), None))
+            if not is_shortage(error):
+                sys.stderr.write(plain(traceback.format_exc(), None))
             outcome, is_error = Outcome(text=plain(f"internal failure: {type(error).__name__}: {error}")), True
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=outcome.text)],

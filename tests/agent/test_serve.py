@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import io
 import itertools
 import json
@@ -23,6 +24,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.requests import Request
 
 from kerneltune.agent.attempt import Controls
 from kerneltune.agent.commands import service_socket
@@ -36,6 +38,7 @@ from kerneltune.agent.commands.http_server import (
     HttpTimes,
     listen_to,
     openapi,
+    refusal,
 )
 from kerneltune.agent.commands.service import MOST_RUNS, Busy, FairQueue, OpenTasks, Priority, Service, Turn
 from kerneltune.agent.commands.session import Patience, Session, memory_is_short, session, workshop
@@ -572,6 +575,20 @@ def test_a_request_that_cannot_be_meant_is_told_why(service: Served, body: bytes
         answer = client.post("/bench", content=body)
     assert answer.status_code == 400, answer.text
     assert says in answer.json()["error"]
+
+
+def test_a_shortage_is_told_as_one_and_a_fault_as_one_without_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for number in (errno.EMFILE, errno.ENOENT):
+        error = OSError(number, os.strerror(number), "/home/me/x")
+        answer = asyncio.run(refusal(Request({"type": "http"}), error))
+        told.append(
+            (answer.status_code, json.loads(bytes(answer.body))["error"], "/home/me/x" in capsys.readouterr().err)
+        )
+    assert told == [
+        (503, "the service cannot go on: Too many open files", False),
+        (500, "internal failure: FileNotFoundError", True),
+    ]
 
 
 def test_a_client_names_files_below_the_root_alone_and_guesses_no_session(service: Served) -> None:

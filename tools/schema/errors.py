@@ -13,6 +13,8 @@ KerneltuneError
 └── LlmError              a model could not be asked (agent.models.errors, where its kinds are)
 """
 
+import errno
+
 
 class KerneltuneError(Exception):
     """Root of every failure that is ours."""
@@ -61,3 +63,11 @@ class WorkerTimeout(WorkerError):
 
 class GpuLost(KerneltuneError):
     """The GPU does not answer to a fresh process."""
+
+
+_SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return whether descriptors, memory, processes or the disk are short, which is no fault of the program's."""
+    return isinstance(error, OSError) and error.errno in _SHORT
