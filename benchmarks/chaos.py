@@ -191,11 +191,13 @@ class Chaos:
     def check_events(self, command: Command, out: str) -> None:
         """Each event that was printed is stored exactly once, as it was printed."""
         shown: dict[str, list[dict[str, Any]]] = {}
+        failed = command.status not in (0, 1)
         for line in out.splitlines():
             with contextlib.suppress(json.JSONDecodeError):  # the last line of one that was killed
                 told = json.loads(line)
                 if not isinstance(told, dict):
                     continue
+                failed |= told.get("type") == "error"  # a service goes on after a bench that it could not store
                 run_id = str(told.get("run_id") or str(told.get("attempt_id")).rpartition("/")[0])
                 if told.get("type") in EVENTS and run_id:
                     shown.setdefault(run_id, []).append(told)
@@ -205,7 +207,7 @@ class Chaos:
             for told in lines:
                 if (times := stored[(key := key_of(told))]) == 1:
                     kept.add(key)
-                elif times == 0 and command.starved and command.status not in (0, 1):
+                elif times == 0 and command.starved and failed:
                     self.unstored += 1
                 else:
                     self.violated(
@@ -564,7 +566,8 @@ class Lane:
                 name: sorted(os.listdir(self.tmp / name))[:5] if (self.tmp / name).is_dir() else "file"
                 for name in wrong
             }
-            self.chaos.violated(command, f"temporary folders are left: {content}")
+            holders = {name: holders_of(self.tmp / name) for name in wrong}
+            self.chaos.violated(command, f"temporary folders are left: {content}, held by {holders}")
             for name in wrong:
                 shutil.rmtree(self.tmp / name, ignore_errors=True)
 
@@ -787,6 +790,12 @@ def command_of(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         return f"{words[:200]} {Path(f'/proc/{pid}/status').read_text().splitlines()[2]}"
     return "gone"
+
+
+def holders_of(path: Path) -> list[str]:
+    """The processes that hold a lock on it; those of another namespace have no number here."""
+    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return [f"{words[4]} {command_of(int(words[4]))}" for words in locks if words[5].endswith(f":{path.stat().st_ino}")]
 
 
 def stack_of(pid: int) -> str:
