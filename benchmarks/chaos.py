@@ -529,7 +529,8 @@ class Lane:
         """Look at what it printed, at the record and at what is left in folders."""
         chaos = self.chaos
         is_signal = command.status < 0 and any(f"signal_{-command.status}" in name for name in command.happened)
-        hurt = command.starved or "kill_below" in command.happened  # our own process gone is exit code 4
+        by_service = "judged by the service" in err  # which has accidents of its own, and a scratch folder
+        hurt = command.starved or "kill_below" in command.happened or by_service  # our own process gone is exit code 4
         if command.status not in ENDS and not is_signal and not (hurt and command.status == 4):
             chaos.violated(command, f"exit code {command.status}: {err[-2000:]}")
         # whatever could not be allocated
@@ -550,14 +551,15 @@ class Lane:
         except (KerneltuneError, OSError, ValueError) as error:
             chaos.violated(command, f"what it made cannot be read: {type(error).__name__} {error}")
         chaos.check_record(command, command.home, whole=self.begun % 10 == 0)
-        self.check_folders(command, before)
+        self.check_folders(command, before, needed_one=not by_service)
 
-    def check_folders(self, command: Command, before: set[str]) -> None:
+    def check_folders(self, command: Command, before: set[str], *, needed_one: bool) -> None:
         """Nothing temporary is left, but by a command that was killed, and then until the next one that needs such a
         folder."""
         now = set(os.listdir(self.tmp))
         kind = command.name.split()[1]
-        swept = kind in ("offline", "scripted", "served", "bench") and command.status in (0, 1) and not command.killed
+        runs_here = needed_one and kind in ("offline", "scripted", "served", "bench")
+        swept = runs_here and command.status in (0, 1) and not command.killed
         if "descriptors" in command.happened:  # without one, no folder can be removed
             return
         wrong = now if swept else now - before if not command.killed and command.status >= 0 else set()
