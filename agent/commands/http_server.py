@@ -300,6 +300,8 @@ class HttpServer:
         if started.done() and (error := started.exception()) is not None:
             return JSONResponse({"status": "failed", "error": one_line(str(error), 500)}, 503)
         shop = started.result() if started.done() else None
+        if shop and shop.machine.gone:
+            return JSONResponse({"status": "failed", "error": "a process that it needs was killed; start it anew"}, 503)
         return JSONResponse(
             {
                 "status": "healthy" if shop else "starting",
@@ -889,8 +891,25 @@ class _Server(uvicorn.Server):
             self._service.give_up()
 
 
+def _teller(every_s: float = 1.0) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """Return what says what asyncio says of itself. Without a descriptor for a client, that is 128 times a second."""
+    last_s = -every_s
+
+    def tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal last_s
+        error = context.get("exception")
+        if not isinstance(error, OSError) or not is_shortage(error):
+            loop.default_exception_handler(context)
+        elif time.monotonic() - last_s >= every_s:
+            last_s = time.monotonic()
+            sys.stderr.write(plain(f"… {context['message']}: {error.strerror}\n", None))
+
+    return tell
+
+
 async def listen_to(listening: socket.socket, http: HttpServer) -> None:
     """Answer until Ctrl-C or SIGTERM."""
+    asyncio.get_running_loop().set_exception_handler(_teller())
 
     class Connection(_Connection):
         head_s = http.times.head_s

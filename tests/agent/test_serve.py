@@ -13,6 +13,7 @@ import socketserver
 import stat
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -51,7 +52,7 @@ from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import evaluator_sha256
 from kerneltune.tools.task.load import TaskFile, find_task
 from tests.agent import warm
-from tests.agent.shell import ROOT, SOFTMAX, env, optimize
+from tests.agent.shell import ROOT, SOFTMAX, env, optimize, process_tree
 
 REFERENCE = Path(SOFTMAX).read_text()
 BROKEN = json.loads((ROOT / "tests/agent/stories/softmax.jsonl").read_text().split("\n")[0])["calls"][0]["arguments"]
@@ -279,6 +280,35 @@ def test_a_service_that_dies_while_it_judges_is_no_fault_of_the_command(tmp_path
     assert shown.returncode == 3
     assert "the service is gone" in shown.stderr
     assert "internal failure" not in shown.stderr
+
+
+def test_a_service_without_the_processes_that_it_needs_is_not_healthy(tmp_path: Path) -> None:
+    def health() -> tuple[int, str]:
+        with own.client() as client:
+            answer = client.get("/health")
+        return answer.status_code, answer.json()["status"]
+
+    words = [
+        sys.executable,
+        "-c",
+        "from kerneltune.agent.cli import main; main()",
+        "serve",
+    ]  # no warm one of the tests'
+    with subprocess.Popen(words, cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            own = Served(tmp_path, process, process.stdout.readline().split(maxsplit=2)[2].strip())
+            while health() == (200, "starting"):
+                time.sleep(0.1)
+            assert health() == (200, "healthy")
+            below = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in process_tree(process.pid)}
+            os.kill(next(pid for pid, line in below.items() if b"fork_server" in line), signal.SIGKILL)
+            until_s = time.monotonic() + 10
+            while health() != (503, "failed"):
+                assert time.monotonic() < until_s
+                time.sleep(0.05)
+        finally:
+            process.kill()
 
 
 def test_optimize_verify_has_a_running_service_judge_on_inputs_that_no_one_has_seen(service: Served) -> None:

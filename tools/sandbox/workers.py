@@ -202,6 +202,11 @@ class ForkServer:
         """Whether it is warm, or has failed to become so."""
         return self._ready.is_set()
 
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended: nothing can be forked from it any more."""
+        return not self._listener.is_alive()
+
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -424,6 +429,11 @@ class Machine:
     def apart(self) -> "Machine":
         """The same fork servers for one task: what `living` says is of that task alone."""
         return Machine(self.base, self.tracers, self.compilers, self.interpreters, self.holders, self._enforced)
+
+    @property
+    def gone(self) -> bool:
+        """Whether one of its fork servers has ended, so that it cannot judge any more."""
+        return any(server.gone for server in (self.base, self.tracers, self.compilers, self.interpreters))
 
     def living(self) -> tuple[Worker, ...]:
         """Tracers, compilers and interpreters that have not ended. Any thread may ask, and end them."""
