@@ -21,7 +21,7 @@ from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 from kerneltune.agent.commands.run import run
 from kerneltune.agent.models.types import LlmError
 from kerneltune.tools.schema.codec import one_line, plain
-from kerneltune.tools.schema.errors import GpuLost, KerneltuneError, Unfit, UsageError
+from kerneltune.tools.schema.errors import NO_ROOM, GpuLost, KerneltuneError, Unfit, UsageError
 
 ABOUT = {  # with what the first page says of each, for which none has to be imported: that takes 100 ms
     "suite": "Optimise many tasks with one budget, spent where there is most to gain.",
@@ -165,7 +165,7 @@ def _told(error: Exception) -> tuple[int, str]:
 def _is_of_disk(error: BaseException) -> bool:
     """Whether it comes of a disk that is full, at a quota or limit, or failing."""
     by_sqlite = getattr(error, "sqlite_errorcode", 0) & 0xFF in (10, 13)  # SQLITE_IOERR, SQLITE_FULL
-    by_system = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    by_system = isinstance(error, OSError) and error.errno in NO_ROOM | {errno.EIO}
     return by_sqlite or by_system or (error.__cause__ is not None and _is_of_disk(error.__cause__))
 
 

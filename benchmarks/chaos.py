@@ -53,7 +53,7 @@ from kerneltune.agent.record.store import Store
 from kerneltune.tools.schema.codec import encode
 from kerneltune.tools.schema.errors import KerneltuneError
 from tests.agent.models.server import Format, LlmServer
-from tests.agent.shell import ROOT, SOFTMAX, process_tree
+from tests.agent.shell import ROOT, SOFTMAX, is_alive, process_tree
 from tests.agent.test_model_runs import NAMES, keys
 from tests.agent.test_model_soak import TASK, Weather, check_record, story
 
@@ -551,15 +551,15 @@ class Lane:
         except (KerneltuneError, OSError, ValueError) as error:
             chaos.violated(command, f"what it made cannot be read: {type(error).__name__} {error}")
         chaos.check_record(command, command.home, whole=self.begun % 10 == 0)
-        self.check_folders(command, before, needed_one=not by_service)
+        self.check_folders(command, before, judged_here=not by_service)
 
-    def check_folders(self, command: Command, before: set[str], *, needed_one: bool) -> None:
+    def check_folders(self, command: Command, before: set[str], *, judged_here: bool) -> None:
         """Nothing temporary is left, but by a command that was killed, and then until the next one that needs such a
         folder."""
         now = set(os.listdir(self.tmp))
         kind = command.name.split()[1]
-        runs_here = needed_one and kind in ("offline", "scripted", "served", "bench")
-        swept = runs_here and command.status in (0, 1) and not command.killed
+        needs_one = judged_here and kind in ("offline", "scripted", "served", "bench")
+        swept = needs_one and command.status in (0, 1) and not command.killed
         if "descriptors" in command.happened:  # without one, no folder can be removed
             return
         wrong = now if swept else now - before if not command.killed and command.status >= 0 else set()
@@ -768,8 +768,7 @@ def go_on(pid: int) -> None:
 
 
 def living(seen: dict[int, int]) -> list[int]:
-    """Those that are there still; what came to us when its parent died is waited for. The first of a namespace that has
-    ended, and waits for the container's PID 1 to reap those inside, is gone."""
+    """Those that are there still; what came to us when its parent died is waited for."""
     left = []
     for pid, start in seen.items():
         with contextlib.suppress(OSError):
@@ -779,10 +778,8 @@ def living(seen: dict[int, int]) -> list[int]:
             if words[0] == "Z":
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-                continue
-            if Path(f"/proc/{pid}/wchan").read_text() == "zap_pid_ns_processes":
-                continue
-            left.append(pid)
+            elif is_alive(pid):
+                left.append(pid)
     return left
 
 
@@ -796,8 +793,9 @@ def command_of(pid: int) -> str:
 
 def holders_of(path: Path) -> list[str]:
     """The processes that hold a lock on it; those of another namespace have no number here."""
-    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    return [f"{words[4]} {command_of(int(words[4]))}" for words in locks if words[5].endswith(f":{path.stat().st_ino}")]
+    locks, ends = Path("/proc/locks").read_text().splitlines(), f":{path.stat().st_ino}"
+    pids = [int(words[4]) for words in map(str.split, locks) if words[5].endswith(ends)]
+    return [f"{pid} {command_of(pid)}" for pid in pids]
 
 
 def stack_of(pid: int) -> str:

@@ -731,7 +731,7 @@ async def refusal(_: Request, error: Exception) -> Response:
 
 
 def _message(error: BaseException) -> str:
-    if isinstance(error, OSError) and is_shortage(error):
+    if is_shortage(error):
         return f"the service cannot go on: {error.strerror}"  # and no path of this machine
     return plain(str(error) if isinstance(error, KerneltuneError) else f"internal failure: {type(error).__name__}")
 
@@ -897,8 +897,8 @@ def _teller(every_s: float = 1.0) -> Callable[[asyncio.AbstractEventLoop, dict[s
 
     def tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         nonlocal last_s
-        error = context.get("exception")
-        if not isinstance(error, OSError) or not is_shortage(error):
+        error: BaseException | None = context.get("exception")
+        if not is_shortage(error):
             loop.default_exception_handler(context)
         elif time.monotonic() - last_s >= every_s:
             last_s = time.monotonic()

@@ -390,8 +390,8 @@ class HttpModel(ABC, Generic[Features, Partial]):
         with self._streams_lock:
             if self._closed.is_set():
                 raise TransientError("the connection was closed")
+            threading.Thread(target=send, name="request", daemon=True).start()  # RuntimeError without memory for it
             self._unanswered += 1
-        threading.Thread(target=send, name="request", daemon=True).start()
         try:
             while not done.wait(LOOK_S):
                 if why := self._why_leave(request, until_s):

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
@@ -59,6 +59,7 @@ BROKEN = json.loads((ROOT / "tests/agent/stories/softmax.jsonl").read_text().spl
 OVERFLOWS = BROKEN["source"].replace("tl.expo(v)", "tl.exp(v)")
 RIGHT = BROKEN["source"].replace("tl.expo(v)", "tl.exp(v - tl.max(v, 0))")
 NOBODY = Environment((), "", "", no_color=True, ci=True)
+COLD = (sys.executable, "-c", "from kerneltune.agent.cli import main; main()")  # its fork servers are its own
 ENDLESS = "while True:\n    pass\n"
 
 
@@ -114,9 +115,11 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(folder: Path, *flags: str, more_env: dict[str, str] | None = None) -> Iterator[Served]:
+def served(
+    folder: Path, *flags: str, more_env: dict[str, str] | None = None, words: Sequence[str] = ()
+) -> Iterator[Served]:
     process = subprocess.Popen(
-        warm.command("serve", *flags),
+        [*(words or warm.command()), "serve", *flags],
         cwd=folder,
         env=env() | (more_env or {}),
         stdout=subprocess.PIPE,
@@ -288,27 +291,16 @@ def test_a_service_without_the_processes_that_it_needs_is_not_healthy(tmp_path: 
             answer = client.get("/health")
         return answer.status_code, answer.json()["status"]
 
-    words = [
-        sys.executable,
-        "-c",
-        "from kerneltune.agent.cli import main; main()",
-        "serve",
-    ]  # no warm one of the tests'
-    with subprocess.Popen(words, cwd=tmp_path, env=env(), stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            own = Served(tmp_path, process, process.stdout.readline().split(maxsplit=2)[2].strip())
-            while health() == (200, "starting"):
-                time.sleep(0.1)
-            assert health() == (200, "healthy")
-            below = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in process_tree(process.pid)}
-            os.kill(next(pid for pid, line in below.items() if b"fork_server" in line), signal.SIGKILL)
-            until_s = time.monotonic() + 10
-            while health() != (503, "failed"):
-                assert time.monotonic() < until_s
-                time.sleep(0.05)
-        finally:
-            process.kill()
+    with served(tmp_path, words=COLD) as own:
+        while health() == (200, "starting"):
+            time.sleep(0.1)
+        assert health() == (200, "healthy")
+        below = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in process_tree(own.pid)}
+        os.kill(next(pid for pid, line in below.items() if b"fork_server" in line), signal.SIGKILL)
+        until_s = time.monotonic() + 10
+        while health() != (503, "failed"):
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
 
 
 def test_optimize_verify_has_a_running_service_judge_on_inputs_that_no_one_has_seen(service: Served) -> None:

@@ -14,6 +14,7 @@ KerneltuneError
 """
 
 import errno
+from typing import TypeGuard
 
 
 class KerneltuneError(Exception):
@@ -65,9 +66,10 @@ class GpuLost(KerneltuneError):
     """The GPU does not answer to a fresh process."""
 
 
-_SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # on a disk that is full, at a quota or limit
+_SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN} | NO_ROOM
 
 
-def is_shortage(error: BaseException) -> bool:
+def is_shortage(error: BaseException | None) -> TypeGuard[OSError]:
     """Return whether descriptors, memory, processes or the disk are short, which is no fault of the program's."""
     return isinstance(error, OSError) and error.errno in _SHORT

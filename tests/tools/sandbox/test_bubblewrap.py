@@ -25,7 +25,7 @@ from kerneltune.tools.schema.errors import Unconfined
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.update import Updater
 from tests import shared_fork_server
-from tests.agent.shell import process_tree
+from tests.agent.shell import is_alive, process_tree
 from tests.tools.conftest import COPY_KERNEL, HEADER, tensor
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -225,21 +225,9 @@ def test_a_killed_supervisor_leaves_no_process_behind(stopped: bool) -> None:
                 os.kill(pid, signal.SIGSTOP)  # who is stopped reads of nobody's end
         child.kill()
     deadline = time.monotonic() + 10
-    while (left := [pid for pid in (*pids, *below) if _alive(pid)]) and time.monotonic() < deadline:
+    while (left := [pid for pid in (*pids, *below) if is_alive(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []
-
-
-def _alive(pid: int) -> bool:
-    """Whether it has not ended. A keeper that has stays until those inside are reaped, which is for PID 1 to do once
-    their parent is gone: in one container that looked for orphans every 2 s, and took 10 when it was busy. Our own
-    processes were gone after 0.2 s there, with eighteen others at work on two cores."""
-    try:
-        if Path(f"/proc/{pid}/wchan").read_text() == "zap_pid_ns_processes":
-            return False
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize(
