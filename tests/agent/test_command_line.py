@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import get_args
 
@@ -261,7 +260,6 @@ def test_ctrl_c_before_a_run_begins_is_one_line_without_a_traceback(tmp_path: Pa
     )
     assert process.stderr is not None
     assert "starting" in process.stderr.readline()
-    time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
