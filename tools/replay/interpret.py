@@ -9,6 +9,7 @@ import math
 import secrets
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -117,13 +118,18 @@ class _SampleLauncher:
 
 
 def sample(grid: tuple[int, int, int], most: int) -> list[int]:
-    """Linear ids of programs: the first, the last, those at the ends of each axis, and others that nobody foresees."""
+    """Linear ids of programs, `most` at most: the first, the last, those at the ends of each axis; and one of each of
+    as many equal parts of the grid as there is room for, which nobody foresees, in an order that nobody foresees.
+
+    The parts bound what is missed: 10 programs drawn from the whole of 70,000 all missed the 47 % whose int32 offsets
+    are negative once in 550 runs; one of each tenth of the grid cannot."""
     total, (x, y, _) = math.prod(grid), grid
-    ends = [0, total - 1, x - 1, x * y - 1, total - x, total - x * y]
-    chosen = dict.fromkeys(ends[:most])
-    while len(chosen) < most:
-        chosen[secrets.randbelow(total)] = None
-    return list(chosen)
+    ends = list(dict.fromkeys([0, total - 1, x - 1, x * y - 1, total - x, total - x * y][:most]))
+    parts = most - len(ends)
+    starts = [total * part // parts for part in range(parts)]
+    drawn = [secrets.choice(range(start, end)) for start, end in pairwise([*starts, total])]
+    secrets.SystemRandom().shuffle(drawn)
+    return list(dict.fromkeys(ends + drawn))
 
 
 def _independent(plan: Plan) -> tuple[set[int], set[int]]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kerneltune.tools.replay.interpret import interpret
+from kerneltune.tools.replay.interpret import interpret, sample
 from kerneltune.tools.schema.messages import InterpretRequest
 from tests.tools.conftest import Trace, tensor
 
@@ -117,3 +117,14 @@ class ModelNew(nn.Module):
     answer, _ = interpret(InterpretRequest(reply.plans[0], ("input:0",)), [bytes(64)])
     assert answer.problem == "failed"
     assert "index 1099511627776 is out of bounds" in answer.detail
+
+
+def test_a_sample_has_the_ends_of_each_axis_and_a_program_of_every_tenth_of_the_grid() -> None:
+    for _ in range(100):
+        chosen = sample((70_000, 1, 1), 12)
+        assert chosen[:2] == [0, 69_999]
+        assert {program // 7_000 for program in chosen[2:]} | {0, 9} == set(range(10))
+        assert len(chosen) == len(set(chosen))
+        assert all(0 <= program < 70_000 for program in chosen)
+    assert sample((5, 3, 2), 12)[:6] == [0, 29, 4, 14, 25, 15]
+    assert sample((5, 3, 2), 2) == [0, 29]
