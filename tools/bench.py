@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 from kerneltune.tools.backends import RUNNER
 from kerneltune.tools.judge.execution.runner_link import Runners
 from kerneltune.tools.sandbox.wire import WireMessage
-from kerneltune.tools.sandbox.workers import Machine, Worker
+from kerneltune.tools.sandbox.workers import Machine, Worker, tried_twice
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
 from kerneltune.tools.schema.errors import GpuLost, TaskError, WorkerError, WorkerTimeout
 from kerneltune.tools.schema.gpus import Ceilings, compiled_path
@@ -310,8 +310,12 @@ class _Interpreter:
                 self.close()
             if self._worker is None:
                 self._worker, self._retire_at_s = self._new(), time.monotonic() + _LONG_S
-            message = self._worker.call(
-                encode(request), list(blobs), timeout_s=limit_s, fds=fds, max_blob_bytes=_most_bytes(request)
+            message = tried_twice(
+                lambda by: by.call(
+                    encode(request), list(blobs), timeout_s=limit_s, fds=fds, max_blob_bytes=_most_bytes(request)
+                ),
+                self._worker,
+                self._new,
             )
             return decode(InterpretReply, message.body), message.blobs
         except WorkerTimeout:

@@ -24,13 +24,14 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from tempfile import gettempdir
 
 from kerneltune.tools.languages.base import language, launch_effects
 from kerneltune.tools.languages.ptx import PtxError
 from kerneltune.tools.languages.ptx.candidate import CannotSay, ptx_candidate, short
-from kerneltune.tools.sandbox.workers import Worker
+from kerneltune.tools.sandbox.workers import Worker, tried_twice
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
-from kerneltune.tools.schema.errors import WorkerError, WorkerTimeout
+from kerneltune.tools.schema.errors import Unfit, WorkerError, WorkerTimeout
 from kerneltune.tools.schema.gpus import gpu_for_arch
 from kerneltune.tools.schema.messages import (
     AskCompiler,
@@ -478,7 +479,9 @@ class KernelCompiler:
 
     def _share(self, worker: Worker, kernels: Sequence[Kernel], deadline: float, limit_s: float) -> Built:
         try:
-            built = self._one(worker, kernels, max(0.1, deadline - time.monotonic()))
+            built = tried_twice(
+                lambda by: self._one(by, kernels, max(0.1, deadline - time.monotonic())), worker, self._new_compiler
+            )
         except WorkerTimeout:
             names = ", ".join(sorted({k.name for k in kernels}))
             words = f"compiling {names} took longer than {limit_s:.3g} s"
@@ -497,6 +500,10 @@ class KernelCompiler:
         request = encode(CompileRequest(tuple(kernels), self._arch))
         message = worker.call(request, timeout_s=timeout_s, max_blob_bytes=MOST_CUBIN_BYTES)
         reply, cubins = decode(CompileReply, message.body), message.blobs
+        if reply.disk_full:
+            raise Unfit(
+                f"nothing can be compiled: the disk of {gettempdir()} is full; make room, or let TMPDIR name another"
+            )
         too_large = {kernels[number].sha256: size for number, size in _numbered(reply.too_large, len(kernels))}
         rest = [kernel for kernel in kernels if kernel.sha256 not in too_large]
         done = zip(rest, reply.compiled, cubins, strict=False)
@@ -552,7 +559,9 @@ class KernelCompiler:
         if unknown := {name: kernel for name, kernel in wanted.items() if name not in known}:
             request = encode(EffectsRequest(tuple(unknown.values())))
             with contextlib.nullcontext(reader) if reader else self.reader() as worker:
-                message = worker.call(request, timeout_s=self._compile_s)
+                message = tried_twice(
+                    lambda by: by.call(request, timeout_s=self._compile_s), worker, self._new_compiler
+                )
             reply = decode(EffectsReply, message.body)
             if len(reply.kernels) != len(unknown):
                 raise DecodeError(f"speaks of {len(reply.kernels)} of {len(unknown)} kernels")
@@ -665,9 +674,7 @@ class CandidateTracer:
 
     def _reply(self, worker: Worker, request: TraceRequest) -> TraceReply:
         try:
-            with worker:
-                worker.send(encode(request))
-                return self._answered(worker)
+            return tried_twice(lambda by: self._asked(by, request), worker, self._new_tracer)
         except WorkerTimeout:
             limit = f"importing and tracing the candidate took longer than {self._trace_s:g} s"
             return TraceReply(failure=Failure(Status.TIMED_OUT, limit, cause=Cause.TRACING))
@@ -681,6 +688,11 @@ class CandidateTracer:
                     Status.REJECTED, f"its process sent a malformed plan: {error}", cause=Cause.FORGED_REPLY
                 )
             )
+
+    def _asked(self, worker: Worker, request: TraceRequest) -> TraceReply:
+        with worker:
+            worker.send(encode(request))
+            return self._answered(worker)
 
     def _answered(self, worker: Worker) -> TraceReply:
         """The tracer's reply; before it, it may ask for facts that only the compiler knows."""

@@ -1,6 +1,8 @@
 """The CPU bench from a candidate's source to its verdict, with real workers: what is checked, told and written down."""
 
+import os
 import re
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +13,16 @@ from kerneltune.tools.bench import CpuBench, ask_judge
 from kerneltune.tools.judge.correctness.inputs import derived
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.service import cpu_judge
-from kerneltune.tools.sandbox.workers import Machine
+from kerneltune.tools.sandbox import workers
+from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import decode, encode
-from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.errors import TaskError, Unfit
 from kerneltune.tools.schema.messages import NewInputs, Open, Opened
 from kerneltune.tools.schema.task import BATTERIES
-from kerneltune.tools.schema.verdict import LIMITATIONS, NOT_IN_FULL, LimitationKind, Status, Verdict
+from kerneltune.tools.schema.verdict import LIMITATIONS, NOT_IN_FULL, Cause, LimitationKind, Status, Verdict
 from kerneltune.tools.task.load import read_task
 from kerneltune.tools.update import Updater
+from tests import shared_fork_server
 
 Judge = Callable[[str, str], Verdict]
 
@@ -480,3 +484,48 @@ def test_what_takes_too_long_to_be_computed_is_a_reason_and_not_the_end_of_the_j
     assert time.monotonic() - began_s < 5.0
     slow.unlink()
     assert judge.new_inputs(NewInputs("main", "own", "0" * 64))[0].names == ("input:0",)
+
+
+def _killed(new: Callable[[], Worker], most: int) -> Callable[[], Worker]:
+    """The first workers are killed from outside, as when memory runs out."""
+    left = [most]
+
+    def make() -> Worker:
+        worker = new()
+        if left[0] > 0:
+            left[0] -= 1
+            assert worker.spawned.wait(10)
+            os.kill(worker.pid or 0, signal.SIGKILL)
+            worker.exited.wait(10)
+        return worker
+
+    return make
+
+
+def test_nobody_is_blamed_for_one_process_that_the_system_killed(machine: Machine, tmp_path: Path) -> None:
+    path = tmp_path / "task.py"
+    path.write_text(MATMUL)
+    source = HEADER + DOT.replace("PRECISION", "ieee")
+    with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
+        task = decode(Opened, judge.call(encode(Open("task", str(path))), timeout_s=60.0).body).task
+        assert task is not None
+        made = Updater(task, "sm_90", _killed(machine.tracer, 1), _killed(machine.compiler, 1)).update(source)
+        assert made.failure is None, made.failure
+        verdict = CpuBench(task, judge, _killed(machine.interpreter, 1)).bench(made)
+        assert verdict.status is Status.CHECKED, verdict.detail
+        for tracer, compiler, cause in ((99, 0, Cause.TRACER_DIED), (0, 99, Cause.COMPILER_DIED)):
+            always = Updater(task, "sm_90", _killed(machine.tracer, tracer), _killed(machine.compiler, compiler))
+            failure = always.update(source).failure
+            assert failure is not None
+            assert failure.cause is cause
+            assert "was killed by SIGKILL" in failure.detail
+
+
+def test_an_attempt_ends_without_a_verdict_when_nothing_can_be_forked_any_more() -> None:
+    with shared_fork_server.forked(workers.started()) as machine, machine.tracer() as worker:
+        worker.enforced()
+        machine.tracers.close()
+        with pytest.raises(Unfit, match="give the command again"):
+            worker.call({}, timeout_s=10)
+        with pytest.raises(Unfit, match="give the command again"):
+            machine.tracer()

@@ -9,6 +9,7 @@ architectures: then that is said in words.
 """
 
 import contextlib
+import errno
 import importlib.util
 import os
 import re
@@ -25,6 +26,7 @@ from kerneltune.tools.languages.ptx import PtxError
 from kerneltune.tools.languages.ptx.assemble import assemble, code_of, with_needed_labels
 from kerneltune.tools.languages.ptxas import ptxas
 from kerneltune.tools.sandbox import wire
+from kerneltune.tools.schema.errors import NO_ROOM
 from kerneltune.tools.schema.messages import (
     Compiled,
     CompileReply,
@@ -45,6 +47,7 @@ from kerneltune.tools.schema.verdict import Cause, Status
 DISASSEMBLE_S = 20.0
 _OPTIONS = ("-c", "-hex", "-gi", "-gp", "-ndf")
 _KERNEL = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)", re.MULTILINE)
+_FULL = NO_ROOM - {errno.EFBIG}  # which is a limit of ours
 _PTX_SECTION = ".nv_debug_ptx_txt"
 
 
@@ -116,6 +119,8 @@ def compile_kernels(request: CompileRequest, folder: Path) -> tuple[CompileReply
             too_large[str(number)] = error.needed_bytes
             continue
         except Exception as error:  # noqa: BLE001 - any failure of Triton on this text is the candidate's failure
+            if _is_full(folder, error):
+                return CompileReply(disk_full=True), []
             failure = _failure(error, "".join(diagnostics))
             return CompileReply(tuple(done), too_large, failure, kernel.name), cubins
         done.append(compiled)
@@ -157,6 +162,17 @@ def _failure(error: Exception, diagnostics: str) -> Failure:
     useful = [x for x in diagnostics.splitlines() if "error" in x or "note" in x or "ptxas" in x]
     message = "\n".join([f"{type(error).__name__}: {str(error).split('Repro command')[0].strip()}", *useful[:20]])
     return Failure(Status.COMPILE_FAILED, message[:4000], lines[0] if lines else None, cause=Cause.COMPILER_ERROR)
+
+
+def _is_full(folder: Path, error: Exception) -> bool:
+    """Whether the disk is why: the error says so, or, as ptxas fails in words of its own, no 64 KiB can be written."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 16))
+            file.flush()
+    except OSError as now:
+        return now.errno in _FULL
+    return isinstance(error, OSError) and error.errno in _FULL
 
 
 class CannotDisassemble(Exception):

@@ -1,5 +1,6 @@
 """NVIDIA's assembler as Triton ships it: where it is, and what it says of a kernel."""
 
+import errno
 import hashlib
 import re
 import time
@@ -33,7 +34,10 @@ def ptxas(arch: str) -> tuple[str, str]:
 
 
 def resources_of(said: str) -> Resources:
-    """What ptxas -v says ("Used 40 registers, …", "0 bytes stack frame, 0 bytes spill stores, …"); the most of each."""
+    """What ptxas -v says ("Used 40 registers, …", "0 bytes stack frame, 0 bytes spill stores, …"); the most of each.
+    Raises OSError where it does not say how many registers: its log is lost."""
+    if "registers" not in said:
+        raise OSError(errno.ENOSPC, "no room for ptxas's log")
 
     def number(pattern: str) -> int:
         return max((int(n) for n in re.findall(pattern, said)), default=0)

@@ -17,11 +17,11 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from kerneltune.tools.sandbox import bubblewrap, wire
 from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
@@ -30,8 +30,9 @@ from kerneltune.tools.sandbox.rules import Profile, Rule, beside
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.sandbox.wire import Enforced, ResourceLimits, SpawnRequest
 from kerneltune.tools.schema.codec import Json, decode, encode, plain
-from kerneltune.tools.schema.errors import Unconfined, Unfit, WorkerError, WorkerTimeout
+from kerneltune.tools.schema.errors import KerneltuneError, Unconfined, Unfit, WorkerError, WorkerTimeout
 
+_T = TypeVar("_T")
 LOG_BYTES = 64 << 10
 # Of a reply's JSON, and the commas and brackets in it: 5 GB of objects came of 180 MB of "[],". To read, check and hash
 # a plan of so many takes 2 s. Swin Transformer in TorchInductor's kernels has 0.8 MB and 22,000, a constant of 32 MiB
@@ -48,6 +49,7 @@ class Worker:
         self._fork_server, self.number, self._sock, self.name = server, number, sock, name
         self.pid: int | None = None
         self.exit_status: int | None = None
+        self.ended = False  # by us
         self.exited = threading.Event()
         self.spawned = threading.Event()
         self._enforced: Enforced | None = None
@@ -72,7 +74,7 @@ class Worker:
         return self.receive(timeout_s=timeout_s, max_fds=max_fds, max_blob_bytes=max_blob_bytes)
 
     def send(self, body: dict[str, Json], blobs: list[Any] | None = None, fds: Sequence[int] = ()) -> None:
-        """Send without waiting. Raises WorkerError when the worker is gone."""
+        """Send without waiting. Raises WorkerError when the worker is gone, and Unfit when its fork server is."""
         try:
             self._sock.settimeout(None)
             wire.send(self._sock, body, blobs, fds)
@@ -111,9 +113,11 @@ class Worker:
                 raise WorkerError(f"{self.name} sent {error}", log=self.log()) from error
             raise self._died() from error
 
-    def _died(self) -> WorkerError:
+    def _died(self) -> KerneltuneError:
         self.exited.wait(2.0)
         status = self.exit_status
+        if status is None and self._fork_server.gone:  # which alone knows
+            return self._fork_server.lost()
         how = "is gone" if status is None else describe_exit(status)
         return WorkerError(f"{self.name} {how}", exit_status=status, log=self.log())
 
@@ -129,6 +133,7 @@ class Worker:
         """SIGKILL now, and wait until the process is gone (10 s at most)."""
         self.spawned.wait(5.0)
         if self.pid is not None and not self.exited.is_set():
+            self.ended = True
             for end in (os.killpg, os.kill):  # it leads its session: ptxas and the like end with it; but not at once
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     end(self.pid, signal.SIGKILL)
@@ -150,6 +155,18 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def tried_twice(ask: Callable[[Worker], _T], worker: Worker, new: Callable[[], Worker]) -> _T:
+    """What a worker answers; or, where a SIGKILL that is not ours ended it, what a new one does. A candidate can end
+    its process so, but so does the system when memory runs out, whoever took it. Raises WorkerError and Unfit."""
+    try:
+        return ask(worker)
+    except WorkerError as error:
+        if worker.ended or error.exit_status != -signal.SIGKILL:
+            raise
+    with new() as another:
+        return ask(another)
 
 
 def describe_exit(status: int) -> str:
@@ -202,15 +219,20 @@ class ForkServer:
         """Whether it is warm, or has failed to become so."""
         return self._ready.is_set()
 
-    @property
-    def gone(self) -> bool:
-        """Whether it has ended: nothing can be forked from it any more."""
-        return not self._listener.is_alive()
+    gone = False  # nothing can be forked from it any more
+
+    def lost(self) -> Unfit:
+        """What to raise when it is gone."""
+        return Unfit(
+            "a process that forks the others was killed, by somebody or for want of memory; what was judged is stored: "
+            "give the command again"
+        )
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 self._dispatch(wire.receive(self._control).body)
+        self.gone = True
         self._ready_failed = not self._ready.is_set()
         self._ready.set()
         for worker in list(self._workers.values()):
@@ -257,7 +279,9 @@ class ForkServer:
                 socket.send_fds(self._control, [b"+"], [theirs.fileno(), log_w, *(s.fileno() for s in extra), *joins])
                 wire.send(self._control, encode(request))
         except OSError as error:
-            raise WorkerError("the warm worker process is gone") from error
+            ours.close()
+            self.forget(worker)
+            raise self.lost() from error
         finally:
             theirs.close()
             os.close(log_w)

@@ -166,12 +166,14 @@ class Compiled:
 @dataclass(frozen=True)
 class CompileReply:
     """Results in the order of the request, up to the first failure, without those in `too_large`: what no block of the
-    target has room for, by number in the request, and the bytes of shared memory that it needs."""
+    target has room for, by number in the request, and the bytes of shared memory that it needs. `disk_full`: nothing of
+    the kind; the compiler could not write."""
 
     compiled: tuple[Compiled, ...] = ()
     too_large: dict[str, int] = field(default_factory=dict)
     failure: Failure | None = None
     failed_kernel: str | None = None
+    disk_full: bool = False
 
 
 PtxStage = Literal["ttgir", "ptx"]
