@@ -14,9 +14,10 @@ clock is shifted by a library that the command's process loads, where there is a
 monotonic clock that jumps while a process runs, limits of cgroups.
 
 After each command and at the end it is looked at from outside: each event that a command printed is stored exactly
-once, as it was printed; SQLite finds the databases whole; attempts are numbered without gaps and judged once; exports
-load and hold no row twice; no process is left, nor, once a command has begun after it, a temporary folder. What began
-is resumed in the end until it is over. Each violation is printed with its command; any makes exit code 1.
+once, as it was printed; a file that was benched has the status that it has when nothing happens; SQLite finds the
+databases whole; attempts are numbered without gaps and judged once; exports load and hold no row twice; no process is
+left, nor, once a command has begun after it, a temporary folder. What began is resumed in the end until it is over.
+Each violation is printed with its command; any makes exit code 1.
 """
 
 import argparse
@@ -167,6 +168,7 @@ class Chaos:
         self.printed: dict[tuple[Path, str], set[str]] = {}  # of each run, events that were printed and are stored
         self.verdicts_told = 0  # to clients
         self.stopped = 0  # looks at a stopped process that outlived its command
+        self.statuses = quiet_statuses()  # of each file of the corpus's honest ones, on softmax
         self.unstored = 0  # events that were printed by a command that then said that it could not store them
         (disk / "small.py").write_text(TASK)
         lines = [line for part in range(8) for line in story(part)]
@@ -198,6 +200,8 @@ class Chaos:
                 if not isinstance(told, dict):
                     continue
                 failed |= told.get("type") == "error"  # a service goes on after a bench that it could not store
+                if told.get("type") == "judged_file":
+                    self.check_status(command, told)
                 run_id = str(told.get("run_id") or str(told.get("attempt_id")).rpartition("/")[0])
                 if told.get("type") in EVENTS and run_id:
                     shown.setdefault(run_id, []).append(told)
@@ -213,6 +217,13 @@ class Chaos:
                     self.violated(
                         command, f"{told['type']} of {told.get('attempt_id') or run_id} is stored {times} times"
                     )
+
+    def check_status(self, command: Command, told: dict[str, Any]) -> None:
+        """A file has the status that it has where nothing happens; or none that it could be blamed for."""
+        verdict, name = told["verdict"], Path(told["file"]).name
+        if verdict["status"] not in (self.statuses[name], "unchecked"):
+            said = f"{verdict['status']} ({verdict['cause']}: {verdict['detail'][:300]})"
+            self.violated(command, f"{name} is {said} and was {self.statuses[name]} when nothing happened")
 
     def check_told(self, command: Command) -> None:
         """Each verdict that a client was told is stored exactly once."""
@@ -283,6 +294,16 @@ def stored_events(home: Path, run_id: str) -> Counter[str]:
     return found
 
 
+def quiet_statuses() -> dict[str, str]:
+    """What each file of the corpus's honest ones is on softmax, by its name."""
+    words = ["bench", str(ROOT / "corpus" / "honest"), "--task", "softmax", "--no-store", "--json"]
+    done = subprocess.run(
+        [Path(sys.executable).with_name("optimize"), *words], capture_output=True, text=True, check=False
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    return {Path(one["file"]).name: one["verdict"]["status"] for one in told if one["type"] == "judged_file"}
+
+
 def rows_of(path: Path) -> list[str]:
     """The rows of a data file."""
     if path.suffix == ".jsonl":
@@ -300,7 +321,7 @@ class Lane:
         self.draw = random.Random(f"{chaos.seed}/{number}")
         self.tmp = chaos.disk / f"tmp-{number}"
         self.tmp.mkdir()
-        self.left: set[str] = set()  # temporary folders that a kill left, for the next command to remove
+        self.left: dict[str, str] = {}  # temporary folders that a kill left, for the next command to remove, and whose
         self.clock = Clock(chaos.library, chaos.folder / f"clock-{number}") if chaos.has_clock else None
 
     def run(self) -> None:
@@ -369,8 +390,10 @@ class Lane:
         return "--base-url", self.chaos.servers[format].url
 
     def bench(self, home: Path) -> Command:
-        """Files of the corpus, and one that is wrong."""
-        files = self.draw.sample(sorted(map(str, (ROOT / "corpus" / "honest").glob("*.py"))), 4)
+        """Files of the corpus: three that are right on this task, and two of which few are."""
+        right = sorted(name for name, status in self.chaos.statuses.items() if status == "checked")
+        names = self.draw.sample(right, 3) + self.draw.sample(sorted(self.chaos.statuses), 2)
+        files = [str(ROOT / "corpus" / "honest" / name) for name in names]
         return self.command("bench", home, "bench", *files, "--task", "softmax", "--json")
 
     def resume(self, home: Path) -> Command:
@@ -445,6 +468,7 @@ class Lane:
         """Run it to its end, let happen what is to happen, and look at what is left."""
         out, err = (self.chaos.folder / f"{self.number}.{name}" for name in ("out", "err"))
         before = set(os.listdir(self.tmp))
+        held = [name for name in before if holders_of(self.tmp / name)]
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
                 self.vector(command),
@@ -466,7 +490,7 @@ class Lane:
         if self.chaos.commands.total() % 25 == 0:
             print(f"{self.chaos.commands.total()} commands, {self.chaos.accidents.total()} accidents", file=sys.stderr)
         with self.chaos.full:
-            self.check(command, out.read_text(errors="replace"), err.read_text(errors="replace"), before)
+            self.check(command, out.read_text(errors="replace"), err.read_text(errors="replace"), before, held)
 
     def vector(self, command: Command) -> list[str]:
         """What is executed."""
@@ -525,12 +549,13 @@ class Lane:
                     go_on(pid)
             time.sleep(0.2)
 
-    def check(self, command: Command, out: str, err: str, before: set[str]) -> None:
+    def check(self, command: Command, out: str, err: str, before: set[str], held: list[str]) -> None:
         """Look at what it printed, at the record and at what is left in folders."""
         chaos = self.chaos
         is_signal = command.status < 0 and any(f"signal_{-command.status}" in name for name in command.happened)
         by_service = "judged by the service" in err  # which has accidents of its own, and a scratch folder
-        hurt = command.starved or "kill_below" in command.happened or by_service  # our own process gone is exit code 4
+        hurt = command.starved or "kill_below" in command.happened  # our own process gone is exit code 4
+        is_signal |= "memory" in command.happened and command.status == -signal.SIGABRT  # by libraries of C++ and Rust
         if command.status not in ENDS and not is_signal and not (hurt and command.status == 4):
             chaos.violated(command, f"exit code {command.status}: {err[-2000:]}")
         # whatever could not be allocated
@@ -551,9 +576,9 @@ class Lane:
         except (KerneltuneError, OSError, ValueError) as error:
             chaos.violated(command, f"what it made cannot be read: {type(error).__name__} {error}")
         chaos.check_record(command, command.home, whole=self.begun % 10 == 0)
-        self.check_folders(command, before, judged_here=not by_service)
+        self.check_folders(command, before, held, judged_here=not by_service)
 
-    def check_folders(self, command: Command, before: set[str], *, judged_here: bool) -> None:
+    def check_folders(self, command: Command, before: set[str], held: list[str], *, judged_here: bool) -> None:
         """Nothing temporary is left, but by a command that was killed, and then until the next one that needs such a
         folder."""
         now = set(os.listdir(self.tmp))
@@ -569,9 +594,13 @@ class Lane:
                 for name in wrong
             }
             holders = {name: holders_of(self.tmp / name) for name in wrong}
-            self.chaos.violated(command, f"temporary folders are left: {content}, held by {holders}")
+            whose = {name: self.left.get(name, "its own") for name in wrong}
+            self.chaos.violated(
+                command, f"temporary folders are left: {content}, of {whose}, held by {holders}, before it: {held}"
+            )
             for name in wrong:
                 shutil.rmtree(self.tmp / name, ignore_errors=True)
+        self.left |= {name: f"{command.name} {command.happened} {command.status}" for name in now - before}
 
 
 def talk_to_service(command: Command, process: "subprocess.Popen[bytes]", out: Path) -> None:

@@ -47,7 +47,7 @@ from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter, choose_view, print_note
 from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, shell_word
-from kerneltune.tools.schema.errors import UsageError, WorkerError
+from kerneltune.tools.schema.errors import Unfit, UsageError, WorkerError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.schema.verdict import Tier as VerdictTier
@@ -119,7 +119,8 @@ def bench(
 def _through_service(
     task: str, candidates: "Sequence[Candidate]", settings: Settings, *, json: bool, plain: bool
 ) -> int | None:
-    """Have the service of these runs judge; None where it does not. Raises WorkerError when it ends on the way."""
+    """Have the service of these runs judge; None where it does not. Raises Unfit when it cannot go on, as on a
+    full disk, and WorkerError when it has a fault."""
     asked = {"task": task, "sources": {c.name: c.source for c in candidates}, "tier": settings.tier, "client": "bench"}
     why_not = "one of the files is no text" if any(c.problem for c in candidates) else ""
     with service_answer(settings.runs_dir, "/bench", asked, why_not) as answer:
@@ -138,7 +139,8 @@ def _told(lines: Iterable[str], view: "FilesView", runs_dir: Path, *, json: bool
         for line in lines:
             told = parsed(line)
             if told["type"] == "error":
-                raise WorkerError(f"the service failed: {told['error']}")
+                kind = WorkerError if told["status"] == 500 else Unfit  # a fault of its own, or of where it runs
+                raise kind(f"the service failed: {told['error']}")
             accepted = told.get("accepted") == told.get("files")
             if json:
                 print(line, flush=True)

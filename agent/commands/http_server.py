@@ -525,7 +525,7 @@ class HttpServer:
                 yield line
                 line = await more.get()
             if line is not None:  # after the first line there is no other status to say it by
-                yield json.dumps({"type": "error", "error": _message(line)}) + "\n"
+                yield json.dumps({"type": "error", "status": _status(line), "error": _message(line)}) + "\n"
         finally:
             if line is not None:
                 _give_up(controls)
@@ -712,8 +712,7 @@ _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreError, 409),
     (UsageError, 400),
     (KerneltuneError, 503),
-    (Exception, 500),
-)
+)  # of any other: 500
 
 
 async def refusal(_: Request, error: Exception) -> Response:
@@ -726,8 +725,12 @@ async def refusal(_: Request, error: Exception) -> Response:
         return _error(error.status, str(error), {"connection": "close"} if error.status in (408, 413) else {})
     if not isinstance(error, KerneltuneError) and not is_shortage(error):
         sys.stderr.write(plain("".join(traceback.format_exception(error)), None))
-    status = 503 if is_shortage(error) else next(status for kind, status in _STATUSES if isinstance(error, kind))
+    status = _status(error)
     return _error(status, _message(error), {"retry-after": "1"} if status == 429 else {})
+
+
+def _status(error: BaseException) -> int:
+    return 503 if is_shortage(error) else next((n for kind, n in _STATUSES if isinstance(error, kind)), 500)
 
 
 def _message(error: BaseException) -> str:

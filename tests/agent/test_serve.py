@@ -259,16 +259,33 @@ def test_optimize_bench_has_a_running_service_judge_and_shows_it_as_ever(service
     assert "no task" in here.stderr
 
 
-def test_a_service_that_dies_while_it_judges_is_no_fault_of_the_command(tmp_path: Path) -> None:
-    class Dies(BaseHTTPRequestHandler):
+@pytest.mark.parametrize(
+    ("answer", "code", "told"),
+    [
+        (b"", 3, "optimize: the service is gone"),
+        (b'{"type": "error", "status": 409, "error": "full"}\n', 3, "optimize: the service failed: full"),
+        (
+            b'{"type": "error", "status": 500, "error": "KeyError"}\n',
+            4,
+            "internal failure: the service failed: KeyError",
+        ),
+    ],
+)
+def test_the_exit_code_says_whether_a_service_that_cannot_go_on_is_at_fault(
+    tmp_path: Path, answer: bytes, code: int, told: str
+) -> None:
+    class Fails(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            said = json.dumps({"pid": 7, "evaluator": evaluator_sha256()}).encode()
-            self.wfile.write(
-                b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s" % (len(said), said)
-            )
+            self.say(json.dumps({"pid": 7, "evaluator": evaluator_sha256()}).encode())
 
         def do_POST(self) -> None:
-            """Close the connection without a word."""
+            if answer:
+                self.say(answer)
+
+        def say(self, text: bytes) -> None:
+            self.wfile.write(
+                b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s" % (len(text), text)
+            )
 
         def log_message(self, format: str, *args: object) -> None:
             """Tests are quiet."""
@@ -276,13 +293,13 @@ def test_a_service_that_dies_while_it_judges_is_no_fault_of_the_command(tmp_path
     place = service_socket(tmp_path / "runs")
     place.parent.mkdir(parents=True)
     (tmp_path / "right.py").write_text(RIGHT)
-    with socketserver.UnixStreamServer(str(place), Dies) as dying:
-        threading.Thread(target=dying.serve_forever, args=(0.02,), daemon=True).start()
+    optimize("bench", "right.py", "--task", SOFTMAX, cwd=tmp_path)  # makes the record, as a service has by then
+    with socketserver.UnixStreamServer(str(place), Fails) as failing:
+        threading.Thread(target=failing.serve_forever, args=(0.02,), daemon=True).start()
         shown = optimize("bench", "right.py", "--task", SOFTMAX, cwd=tmp_path)
-        dying.shutdown()
-    assert shown.returncode == 3
-    assert "the service is gone" in shown.stderr
-    assert "internal failure" not in shown.stderr
+        failing.shutdown()
+    assert shown.returncode == code
+    assert told in shown.stderr
 
 
 def test_a_service_without_the_processes_that_it_needs_is_not_healthy(tmp_path: Path) -> None:
