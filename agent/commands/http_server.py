@@ -296,12 +296,9 @@ class HttpServer:
 
     async def health(self, _: Request) -> Response:
         """Say that the service is there, and whether it can judge."""
-        started = self.service.shop
-        if started.done() and (error := started.exception()) is not None:
+        if (error := self.service.failure) is not None:
             return JSONResponse({"status": "failed", "error": one_line(str(error), 500)}, 503)
-        shop = started.result() if started.done() else None
-        if shop and shop.machine.gone:
-            return JSONResponse({"status": "failed", "error": "a process that it needs was killed; start it anew"}, 503)
+        shop = self.service.shop.result() if self.service.shop.done() else None
         return JSONResponse(
             {
                 "status": "healthy" if shop else "starting",
@@ -863,7 +860,8 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """One that ends in order, with its clients' runs concluded, and leaves no signal behind."""
+    """One that ends in order, with its clients' runs concluded, and leaves no signal behind; by itself when it can
+    judge no more."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -878,6 +876,11 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look every 0.1 s whether to end."""
+        self.should_exit = self.should_exit or self._service.failure is not None
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End; when told once more, at once."""
@@ -911,7 +914,8 @@ def _teller(every_s: float = 1.0) -> Callable[[asyncio.AbstractEventLoop, dict[s
 
 
 async def listen_to(listening: socket.socket, http: HttpServer) -> None:
-    """Answer until Ctrl-C or SIGTERM."""
+    """Answer until Ctrl-C or SIGTERM. Raises what keeps the service from judging, as soon as something does: what
+    starts services starts it anew, and until then commands judge by themselves."""
     asyncio.get_running_loop().set_exception_handler(_teller())
 
     class Connection(_Connection):
@@ -927,3 +931,5 @@ async def listen_to(listening: socket.socket, http: HttpServer) -> None:
             await _Server(config, http.service).serve([listening])
         finally:
             ending.cancel()
+    if (failure := http.service.failure) is not None:
+        raise failure

@@ -390,6 +390,13 @@ class Service:
             self.shop.set_exception(error)
 
     @property
+    def failure(self) -> BaseException | None:
+        """Why nothing can be judged, for good: its workers did not start, or what forks them was killed."""
+        if not self.shop.done():
+            return None
+        return self.shop.exception() or self.shop.result().machine.failure
+
+    @property
     def runs(self) -> tuple[ClientRun, ...]:
         """Those that have been started, the earliest first; of those that are over the latest."""
         with self._changing:

@@ -302,22 +302,20 @@ def test_the_exit_code_says_whether_a_service_that_cannot_go_on_is_at_fault(
     assert told in shown.stderr
 
 
-def test_a_service_without_the_processes_that_it_needs_is_not_healthy(tmp_path: Path) -> None:
-    def health() -> tuple[int, str]:
-        with own.client() as client:
-            answer = client.get("/health")
-        return answer.status_code, answer.json()["status"]
-
+def test_a_service_whose_fork_server_is_killed_ends_and_the_next_command_judges_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "right.py").write_text(RIGHT)
+    words = ("bench", "right.py", "--task", SOFTMAX)
     with served(tmp_path, words=COLD) as own:
-        while health() == (200, "starting"):
-            time.sleep(0.1)
-        assert health() == (200, "healthy")
+        assert optimize(*words, cwd=tmp_path).returncode == 0
         below = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in process_tree(own.pid)}
         os.kill(next(pid for pid, line in below.items() if b"fork_server" in line), signal.SIGKILL)
-        until_s = time.monotonic() + 10
-        while health() != (503, "failed"):
-            assert time.monotonic() < until_s
-            time.sleep(0.05)
+        _, told = own.process.communicate(timeout=20)
+    assert own.process.returncode == 3
+    assert "optimize: a process that forks the others was killed" in told
+    assert "Traceback" not in told
+    assert not own.path.exists()
+    shown = optimize(*words, cwd=tmp_path)
+    assert (shown.returncode, "judged by the service" in shown.stderr) == (0, False)
 
 
 def test_optimize_verify_has_a_running_service_judge_on_inputs_that_no_one_has_seen(service: Served) -> None:

@@ -455,9 +455,10 @@ class Machine:
         return Machine(self.base, self.tracers, self.compilers, self.interpreters, self.holders, self._enforced)
 
     @property
-    def gone(self) -> bool:
-        """Whether one of its fork servers has ended, so that it cannot judge any more."""
-        return any(server.gone for server in (self.base, self.tracers, self.compilers, self.interpreters))
+    def failure(self) -> Unfit | None:
+        """Why it cannot judge any more: one of its fork servers has ended."""
+        servers = (self.base, self.tracers, self.compilers, self.interpreters)
+        return next((server.lost() for server in servers if server.gone), None)
 
     def living(self) -> tuple[Worker, ...]:
         """Tracers, compilers and interpreters that have not ended. Any thread may ask, and end them."""
