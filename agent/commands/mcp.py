@@ -401,9 +401,11 @@ class AgentTools:
         except KerneltuneError as error:
             outcome, is_error = Outcome(text=plain(f"{params.name}: {error}")), True
         except Exception as error:  # noqa: BLE001 - a fault of ours, which ends this call alone
+            words = str(error)
             if not is_shortage(error):
                 sys.stderr.write(plain(traceback.format_exc(), None))
-            outcome, is_error = Outcome(text=plain(f"internal failure: {type(error).__name__}: {error}")), True
+                words = f"internal failure: {type(error).__name__}: {error}"
+            outcome, is_error = Outcome(text=plain(words)), True
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=outcome.text)],
             structured_content=outcome.model_dump(exclude_none=True),
