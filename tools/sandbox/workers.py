@@ -219,13 +219,13 @@ class ForkServer:
         """Whether it is warm, or has failed to become so."""
         return self._ready.is_set()
 
-    gone = False  # nothing can be forked from it any more
+    gone = False  # it has ended: nothing can be forked from it any more
 
     def lost(self) -> Unfit:
         """What to raise when it is gone."""
         return Unfit(
             "a process that forks the others was killed, by somebody or for want of memory; what was judged is stored: "
-            "give the command again"
+            "give the command again, or --resume the run"
         )
 
     def _listen(self) -> None:
