@@ -229,7 +229,7 @@ class JudgeActor:
             verdict = work()
         except TaskError as error:
             return packed(JudgeAnswer(task_problem=_told(error)))
-        except (GpuLost, WorkerError, OSError) as error:
+        except (GpuLost, Unfit, WorkerError, OSError) as error:
             return packed(JudgeAnswer(lost=_told(error)))
         except Exception as error:  # noqa: BLE001 - the driver raises it
             return packed(JudgeAnswer(error=f"{type(error).__name__}: {_told(error)}"))
