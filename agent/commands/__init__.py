@@ -82,13 +82,13 @@ def service_answer(
     import httpx2
 
     from kerneltune.agent.view.output import say
-    from kerneltune.tools.schema.codec import one_line, parsed
+    from kerneltune.tools.schema.codec import one_line
 
     transport = httpx2.HTTPTransport(uds=str(service_socket(runs_dir)))
     limits = httpx2.Timeout(5.0, read=None)
     try:
         with httpx2.Client(transport=transport, base_url="http://service", timeout=limits) as client:
-            about = client.get("/health").json()
+            about = _told_by(client.get("/health"))
             its = f"the service, process {about.get('pid')}"
             if why := _other_evaluator(about) or why_not:
                 say(f"… judged here, not by {its}: {why}")
@@ -96,7 +96,8 @@ def service_answer(
                 return
             with client.stream("POST", path, json=asked) as answer:
                 if answer.status_code != 200:
-                    say(one_line(f"… judged here, not by {its}: {parsed(answer.read().decode()).get('error')}", 500))
+                    answer.read()
+                    say(one_line(f"… judged here, not by {its}: {_told_by(answer)['error']}", 500))
                     yield None
                     return
                 say(f"… judged by {its}; --no-service judges here")
@@ -105,6 +106,16 @@ def service_answer(
         yield None  # a socket that a dead one has left
     except httpx2.TransportError as error:
         raise Unfit(f"the service is gone ({error}); what it had judged is stored; give the command again") from error
+
+
+def _told_by(answer: "httpx2.Response") -> dict[str, Any]:
+    """The object that a service answers with; of one that is ending there may be none, which is its `error` then."""
+    from kerneltune.tools.schema.codec import parsed
+
+    with contextlib.suppress(ValueError):
+        if isinstance(told := parsed(answer.text), dict):
+            return {"error": None, **told}
+    return {"error": f"it answers with status {answer.status_code} and no more"}
 
 
 def _other_evaluator(about: Mapping[str, Any]) -> str:

@@ -262,6 +262,7 @@ def test_optimize_bench_has_a_running_service_judge_and_shows_it_as_ever(service
 @pytest.mark.parametrize(
     ("answer", "code", "told"),
     [
+        (None, 0, "judged here, not by the service, process 7: it answers with status 499 and no more"),
         (b"", 3, "optimize: the service is gone"),
         (b'{"type": "error", "status": 409, "error": "full"}\n', 3, "optimize: the service failed: full"),
         (
@@ -272,20 +273,21 @@ def test_optimize_bench_has_a_running_service_judge_and_shows_it_as_ever(service
     ],
 )
 def test_the_exit_code_says_whether_a_service_that_cannot_go_on_is_at_fault(
-    tmp_path: Path, answer: bytes, code: int, told: str
+    tmp_path: Path, answer: bytes | None, code: int, told: str
 ) -> None:
     class Fails(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.say(json.dumps({"pid": 7, "evaluator": evaluator_sha256()}).encode())
 
         def do_POST(self) -> None:
-            if answer:
+            if answer is None:
+                self.say(b"", 499)
+            elif answer:
                 self.say(answer)
 
-        def say(self, text: bytes) -> None:
-            self.wfile.write(
-                b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s" % (len(text), text)
-            )
+        def say(self, text: bytes, status: int = 200) -> None:
+            head = f"HTTP/1.1 {status} OK\r\ncontent-length: {len(text)}\r\nconnection: close\r\n\r\n"
+            self.wfile.write(head.encode() + text)
 
         def log_message(self, format: str, *args: object) -> None:
             """Tests are quiet."""
