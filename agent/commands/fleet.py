@@ -7,8 +7,9 @@
 A judge is an actor for each GPU (`num_gpus=1`; where a cluster has none, for each unit of the resource
 `kerneltune_judge`): the supervisor of that machine, with its jails and its judge, as a command there would have them.
 Ray starts it, carries bytes, and says when it is gone; no candidate runs in a process of Ray's. What travels are task
-files, plans and verdicts as JSON and machine code as bytes, which the receiver parses under a limit: Ray itself would
-pickle. Tracing and compiling stay with the driver, which alone writes the record.
+files, sources, plans and verdicts as JSON and machine code as bytes, which the receiver parses under a limit: Ray
+itself would pickle. A judge's machine traces and compiles, too, which takes two cores; the driver alone writes the
+record.
 
 A judge that dies is lost for good, and what it had is judged by another one; a plan that two of them were lost over is
 `crashed`. Ray waits for ever for what no node has, so every wait here has an end that names what is missing.
@@ -24,7 +25,8 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Self, TypeVar
@@ -53,7 +55,7 @@ from kerneltune.tools.schema.messages import Compiled
 from kerneltune.tools.schema.plan import Plan
 from kerneltune.tools.schema.verdict import Cause, Status, Tier, Verdict, evaluator_sha256, versions
 from kerneltune.tools.task.load import TaskFile, read_task
-from kerneltune.tools.update import Artefact, Update
+from kerneltune.tools.update import Artefact, Update, Updater
 
 GPU, CPU = "GPU", "kerneltune_judge"  # Ray's resources, of which a judge takes one
 CONNECT_S, JOIN_S = 5.0, 30.0  # until a cluster answers, and has what a judge takes
@@ -61,6 +63,7 @@ START_S = 180.0  # imports, and 10 s of calibration
 ANSWER_S = OPEN_TIMEOUT_S + WARM_TIMEOUT_S + 2 * BENCH_TIMEOUT_S + 60.0  # the judge's own limits, all of them used up
 FRESH_S = 60.0  # for one that takes the place of a lost one, whose machine is there
 MOST_LOST = 2  # judges over one plan
+AT_ONCE = 8  # calls of one judge: a bench, and updates as wide as a run is
 SLOWEST = 0.98  # of the median copy bandwidth of its model, with which a GPU is still admitted
 MOST_BYTES = 1 << 30  # of a message
 _HEAD = struct.Struct("<Q")
@@ -84,7 +87,7 @@ class JudgeSetup:
 @dataclass(frozen=True)
 class JudgeFacts:
     """What a judge says of itself. `gpu` by NVML, not by a label; `copy_gbps`: what it was measured to reach just now;
-    `problem`: why it cannot judge."""
+    `width`: candidates that its machine traces and compiles side by side; `problem`: why it cannot judge."""
 
     host: str = ""
     process: int = 0
@@ -92,6 +95,7 @@ class JudgeFacts:
     copy_gbps: float | None = None
     evaluator: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    width: int = 1
     problem: str = ""
 
     @property
@@ -110,22 +114,61 @@ class TaskText:
 
 
 @dataclass(frozen=True)
-class BenchOrder:
-    """A candidate to be judged. `compiled`: by Kernel.sha256; their machine code follows in that order."""
+class SentUpdate:
+    """What came of a source. `compiled`: by Kernel.sha256; their machine code follows in that order."""
 
-    task: TaskText
     plans: dict[str, tuple[Plan, ...]]
     compiled: dict[str, Compiled]
+    failure: Verdict | None
+    trace_s: float
+    compile_s: float
+    dropped_variants: tuple[str, ...]
     main_case: str
+    effective_bytes: float | None
+
+    @classmethod
+    def of(cls, update: Update) -> tuple[Self, list[bytes]]:
+        """An update, and its machine code."""
+        compiled = {name: artefact.compiled for name, artefact in update.artefacts.items()}
+        its = {one.name: getattr(update, one.name) for one in fields(cls) if one.name not in ("plans", "compiled")}
+        made = cls(plans=dict(update.plans), compiled=compiled, **its)
+        return made, [artefact.cubin for artefact in update.artefacts.values()]
+
+    def received(self, cubins: Sequence[bytes]) -> Update:
+        """The update. Raises DecodeError where there is more or less code than kernels."""
+        if len(cubins) != len(self.compiled):
+            raise DecodeError(f"it has code of {len(cubins)} of {len(self.compiled)} kernels")
+        artefacts = {
+            name: Artefact(compiled, code) for (name, compiled), code in zip(self.compiled.items(), cubins, strict=True)
+        }
+        its = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("plans", "compiled")}
+        return Update(plans=self.plans, artefacts=artefacts, **its)
+
+
+@dataclass(frozen=True)
+class UpdateOrder:
+    """A source to be traced and compiled."""
+
+    task: TaskText
+    source: str
+
+
+@dataclass(frozen=True)
+class BenchOrder:
+    """A candidate to be judged. Its machine code follows."""
+
+    task: TaskText
+    update: SentUpdate
     tier: Tier
 
 
 @dataclass(frozen=True)
 class JudgeAnswer:
-    """A verdict, or why there is none: what is wrong with the task, that the judge is of no use any more, or an error
-    of ours."""
+    """A verdict, an update (its machine code follows), or why there is none: what is wrong with the task, that the
+    judge is of no use any more, or an error of ours."""
 
     verdict: Verdict | None = None
+    update: SentUpdate | None = None
     task_problem: str = ""
     lost: str = ""
     error: str = ""
@@ -157,15 +200,8 @@ def unpacked(cls: type[T], data: bytes) -> tuple[T, list[bytes]]:
 
 def bench_order(task: TaskFile, update: Update, tier: Tier) -> bytes:
     """A candidate that compiled, as a message."""
-    its = update.artefacts
-    order = BenchOrder(
-        TaskText(task.path.name, task.source),
-        dict(update.plans),
-        {name: artefact.compiled for name, artefact in its.items()},
-        update.main_case,
-        tier,
-    )
-    return packed(order, [artefact.cubin for artefact in its.values()])
+    its, cubins = SentUpdate.of(update)
+    return packed(BenchOrder(TaskText(task.path.name, task.source), its, tier), cubins)
 
 
 # In the judge's process -----------------------------------------------------------------------------------------------
@@ -173,10 +209,10 @@ def bench_order(task: TaskFile, update: Update, tier: Tier) -> bytes:
 
 class JudgeActor:
     """A machine's supervisor, in a process that Ray starts. It takes and returns bytes, and raises nothing: an
-    exception would be pickled. One call at a time; `facts` comes first."""
+    exception would be pickled. `facts` comes first, then several calls at a time."""
 
     def __init__(self, setup: bytes) -> None:
-        self._setup, self._held = setup, contextlib.ExitStack()
+        self._setup, self._held, self._writing = setup, contextlib.ExitStack(), threading.Lock()
 
     def facts(self) -> bytes:
         """Start the workers, measure the GPU, and say what this is."""
@@ -198,45 +234,63 @@ class JudgeActor:
         self._held.callback(self._tasks.close)
         copy_gbps = calibrate(shop.machine).copy_gbps if shop.gpu else None
         self._gpu = shop.gpu
-        return JudgeFacts(self._host, os.getpid(), shop.gpu, copy_gbps, evaluator_sha256(), versions())
+        return JudgeFacts(self._host, os.getpid(), shop.gpu, copy_gbps, evaluator_sha256(), versions(), shop.width)
 
     def open(self, task: bytes) -> bytes:
         """Open a task, which takes 17 s on a GPU, before the first candidate comes."""
-        return self._answered(lambda: self._opened(unpacked(TaskText, task)[0], lambda _: None))
+
+        def opened() -> bytes:
+            self._opened(unpacked(TaskText, task)[0], lambda _: None)
+            return packed(JudgeAnswer())
+
+        return self._answered(opened)
+
+    def update(self, order: bytes) -> bytes:
+        """Trace and compile a candidate; others meanwhile, too."""
+
+        def made() -> bytes:
+            given = unpacked(UpdateOrder, order)[0]
+            its, cubins = SentUpdate.of(self._opened(given.task, lambda at: at.tools.updater.update(given.source)))
+            return packed(JudgeAnswer(update=its), cubins)
+
+        return self._answered(made)
 
     def bench(self, order: bytes) -> bytes:
-        """Judge a candidate."""
+        """Judge a candidate, when those before it have been."""
 
-        def judged() -> Verdict:
+        def judged() -> bytes:
             given, cubins = unpacked(BenchOrder, order)
-            artefacts = map(Artefact, given.compiled.values(), cubins)
-            update = Update(given.plans, dict(zip(given.compiled, artefacts, strict=True)), main_case=given.main_case)
-            return self._opened(given.task, lambda opened: opened.tools.benches.bench(update, given.tier))
+            update = given.update.received(cubins)
+
+            def bench(opened: Session) -> Verdict:
+                with opened.tools.judging:
+                    return opened.tools.benches.bench(update, given.tier)
+
+            verdict = self._opened(given.task, bench)
+            judge: Json = {"host": self._host, "gpu": encode(self._gpu)}
+            return packed(JudgeAnswer(replace(verdict, receipt={**verdict.receipt, "judge": judge})))
 
         return self._answered(judged)
 
     def _opened(self, task: TaskText, use: Callable[[Session], T]) -> T:
         folder = self._folder / hashlib.sha256(f"{task.name}\0{task.source}".encode()).hexdigest()[:32]
         path = folder / Path(task.name).name
-        if not path.exists():
-            folder.mkdir()
-            path.write_bytes(task.source.encode())
+        with self._writing:
+            if not path.exists():
+                folder.mkdir()
+                path.write_bytes(task.source.encode())
         with self._tasks.use(read_task(path)) as opened:
             return use(opened)
 
-    def _answered(self, work: Callable[[], Verdict | None]) -> bytes:
+    def _answered(self, work: Callable[[], bytes]) -> bytes:
         try:
-            verdict = work()
+            return work()
         except TaskError as error:
             return packed(JudgeAnswer(task_problem=_told(error)))
         except (GpuLost, Unfit, WorkerError, OSError) as error:
             return packed(JudgeAnswer(lost=_told(error)))
         except Exception as error:  # noqa: BLE001 - the driver raises it
             return packed(JudgeAnswer(error=f"{type(error).__name__}: {_told(error)}"))
-        if verdict is not None:
-            judge: Json = {"host": self._host, "gpu": encode(self._gpu)}
-            verdict = replace(verdict, receipt={**verdict.receipt, "judge": judge})
-        return packed(JudgeAnswer(verdict))
 
 
 def _told(error: BaseException) -> str:
@@ -350,7 +404,8 @@ class Fleet:
     def workshop(self, shop: Workshop) -> Workshop:
         """The workers of this machine, for judges elsewhere."""
         arch = self._setup.arch or (f"sm_{self.gpu.arch}" if self.gpu else DEFAULT_ARCH)
-        return replace(shop, gpu=self.gpu, arch=arch)
+        width = shop.settings.width or min(judge.facts.width for judge in self.judges)
+        return replace(shop, gpu=self.gpu, arch=arch, settings=replace(shop.settings, width=width))
 
     def judge_of(self, slot: int) -> FleetJudge:
         """The judge that a slot has now."""
@@ -372,26 +427,29 @@ class Fleet:
         memory = int((shop.settings.gpu_memory_gib or 0) * (1 << 30)) or (shop.gpu.memory_bytes if shop.gpu else 0)
         with machine.task(CPU_JUDGE, [file.path]) as judge:
             task, notes, _ = open_task(judge, file, gpu_memory_bytes=memory)
-        bench = FleetBench(self, slot, file)
-        tools = Evaluator(updater_for(shop, task, machine, patience), bench, "timing" if shop.gpu else "checking")
+        updater = updater_for(shop, task, machine, patience, partial(FleetUpdater, self, slot, file))
+        tools = Evaluator(updater, FleetBench(self, slot, file), "timing" if shop.gpu else "checking")
         yield Session(shop, file, task, tools, machine, notes, patience)
 
-    def ask(self, judge: FleetJudge, order: bytes, limit_s: float = ANSWER_S) -> JudgeAnswer:
-        """What a judge answers. Raises JudgeLost when it is gone, does not answer in time, or is of no use; then it is
-        ended."""
-        call = judge.actor.bench.remote(order)
+    def ask(self, judge: FleetJudge, call: Any, limit_s: float = ANSWER_S) -> tuple[JudgeAnswer, list[bytes]]:
+        """What a judge answers to a call, and what follows. Raises JudgeLost when it is gone, does not answer in time,
+        or is of no use; TaskError; and KerneltuneError for a fault of ours there."""
         try:
             ready, _ = self._ray.wait([call], timeout=limit_s)
             if not ready:
                 raise JudgeLost(f"no answer within {limit_s:g} s")
-            answer = unpacked(JudgeAnswer, self._ray.get(call))[0]
+            answer, blobs = unpacked(JudgeAnswer, self._ray.get(call))
         except self._ray.exceptions.RayError as error:
             raise JudgeLost(_first_line(error)) from error
         except DecodeError as error:
             raise JudgeLost(f"its answer is none: {error}") from error
         if answer.lost:
             raise JudgeLost(answer.lost)
-        return answer
+        if answer.task_problem:
+            raise TaskError(answer.task_problem)
+        if answer.error:
+            raise KerneltuneError(f"judge {judge.facts.name}: {answer.error}")
+        return answer, blobs
 
     def lose(self, lost: FleetJudge, why: str) -> None:
         """End a judge, and give its slots to those that have the fewest, or to a fresh one. Raises GpuLost when none is
@@ -433,7 +491,9 @@ class Fleet:
     def _begun(self, count: int, start_s: float) -> list[FleetJudge]:
         """Start so many judges, and take those that are of use. Raises Unfit when none is."""
         ray, wanted = self._ray, {"num_gpus": 1} if self._resource == GPU else {"resources": {CPU: 1}}
-        remote = ray.remote(JudgeActor).options(num_cpus=0, max_restarts=0, max_task_retries=0, **wanted)
+        remote = ray.remote(JudgeActor).options(
+            num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=AT_ONCE, **wanted
+        )
         actors = [remote.remote(packed(self._setup)) for _ in range(count)]
         calls = [actor.facts.remote() for actor in actors]
         ready, _ = ray.wait(calls, num_returns=count, timeout=start_s)
@@ -472,6 +532,29 @@ class Fleet:
         self._ray.shutdown()
 
 
+class FleetUpdater(Updater):
+    """Traces and compiles one task's candidates on the machine of a slot's judge; here where that is lost on the way.
+    All else that an updater does is done here."""
+
+    def __init__(self, fleet: Fleet, slot: int, file: TaskFile, *as_here: Any) -> None:
+        super().__init__(*as_here)
+        self._fleet, self._slot, self._file = fleet, slot, file
+
+    def update(self, source: str, on_stage: Callable[[str], None] = lambda _: None) -> Update:
+        """As Updater's; "compiling" is not told apart."""
+        on_stage("tracing")
+        judge = self._fleet.judge_of(self._slot)
+        order = packed(UpdateOrder(TaskText(self._file.path.name, self._file.source), source))
+        try:
+            answer, cubins = self._fleet.ask(judge, judge.actor.update.remote(order))
+            if answer.update is None:
+                raise JudgeLost("its answer to a source is no update")
+            return answer.update.received(cubins)
+        except (JudgeLost, DecodeError) as error:
+            self._fleet.lose(judge, str(error))
+        return super().update(source, on_stage)
+
+
 class FleetBench:
     """Judges one task's candidates on the judge of a slot, and on another one when that is lost."""
 
@@ -485,23 +568,16 @@ class FleetBench:
         while len(lost) < MOST_LOST:
             judge = self._fleet.judge_of(self._slot)
             try:
-                answer = self._fleet.ask(judge, order)
+                verdict = self._fleet.ask(judge, judge.actor.bench.remote(order))[0].verdict
+                if verdict is None:
+                    raise JudgeLost("its answer to a candidate is no verdict")
             except JudgeLost as error:
                 lost.append(judge.facts.name)
                 self._fleet.lose(judge, str(error))
                 continue
-            return _verdict(answer, judge, lost)
+            return replace(verdict, receipt=verdict.receipt | ({"judges_lost": list[Json](lost)} if lost else {}))
         told = f"{MOST_LOST} judges were lost over it, one after the other: {', '.join(lost)}"
         return Verdict(Status.CRASHED, told, cause=Cause.RUNNER_DIED, receipt={"judges_lost": list[Json](lost)})
-
-
-def _verdict(answer: JudgeAnswer, judge: FleetJudge, lost: Sequence[str]) -> Verdict:
-    if answer.task_problem:
-        raise TaskError(answer.task_problem)
-    if answer.verdict is None:
-        raise KerneltuneError(f"judge {judge.facts.name}: {answer.error}")
-    receipt = answer.verdict.receipt | ({"judges_lost": list(lost)} if lost else {})
-    return replace(answer.verdict, receipt=receipt)
 
 
 def _joined(address: str) -> Any:

@@ -277,10 +277,12 @@ def _teller(shop: Workshop) -> Callable[[str], None]:
     return lambda text: shop.show(Note("", "waiting", text))
 
 
-def updater_for(shop: Workshop, task: TaskSpec, machine: Machine, patience: Patience) -> Updater:
+def updater_for(
+    shop: Workshop, task: TaskSpec, machine: Machine, patience: Patience, make: Callable[..., Updater] = Updater
+) -> Updater:
     """Traces and compiles candidates for a task as this machine needs them."""
     limits = UpdateLimits(patience.trace_s, patience.compile_s, max_variants=16 if shop.gpu else 4)
-    updater = Updater(task, shop.arch, machine.tracer, machine.compiler, limits)
+    updater = make(task, shop.arch, machine.tracer, machine.compiler, limits)
     if shop.gpu is None:
         updater.compile_cases = [task.main.name]  # the small cases are interpreted, not compiled
         updater.ranks_untimed = True

@@ -263,9 +263,9 @@ def stopped(process: int) -> Callable[[], None]:
 @needs_ray
 def test_a_plan_whose_judge_dies_is_judged_elsewhere_and_the_run_stays_there(bench: Bench) -> None:
     with bench.fleet.session(bench.fleet.workshop(bench.shop), 0, bench.file) as opened:
-        lost = bench.fleet.judge_of(0)
+        lost, update = bench.fleet.judge_of(0), opened.tools.updater.update(RIGHT)
         threading.Timer(3.0, stopped(lost.facts.process)).start()
-        verdict = judged(opened, RIGHT)
+        verdict = opened.tools.benches.bench(update)
         again = judged(opened, WRONG)
     assert (verdict.status, again.status) == (Status.CHECKED, Status.WRONG)
     assert verdict.receipt["judges_lost"] == [lost.facts.name]
@@ -275,8 +275,24 @@ def test_a_plan_whose_judge_dies_is_judged_elsewhere_and_the_run_stays_there(ben
 
 
 @needs_ray
+def test_a_judge_s_machine_traces_and_compiles_and_the_driver_does_where_that_is_lost(bench: Bench) -> None:
+    with bench.fleet.session(bench.fleet.workshop(bench.shop), 0, bench.file) as opened:
+        stages: list[str] = []
+        there = opened.tools.updater.update(RIGHT, stages.append)
+        assert stages == ["tracing"]  # here it would be told when compiling begins
+        lost = bench.fleet.judge_of(0)
+        threading.Timer(1.0, stopped(lost.facts.process)).start()
+        here = opened.tools.updater.update(RIGHT, stages.append)
+        assert stages == ["tracing", "tracing", "tracing", "compiling"]
+        assert lost not in bench.fleet.judges
+        assert here.plans_sha256 == there.plans_sha256 != ""
+        assert [k.cubin_sha256 for k in here.kernels] == [k.cubin_sha256 for k in there.kernels]
+        assert opened.tools.benches.bench(here).status is Status.CHECKED
+
+
+@needs_ray
 def test_a_plan_that_two_judges_are_lost_over_has_crashed_and_the_next_one_is_judged(bench: Bench) -> None:
-    ends = {its.facts.process: stopped(its.facts.process) for its in bench.fleet.judges}
+    ends: dict[int, Callable[[], None]] = {}
     lost: list[int] = []
 
     def kill_who_has_it() -> None:
@@ -289,6 +305,7 @@ def test_a_plan_that_two_judges_are_lost_over_has_crashed_and_the_next_one_is_ju
     killing = threading.Thread(target=kill_who_has_it)
     with bench.fleet.session(bench.fleet.workshop(bench.shop), 0, bench.file) as opened:
         update = opened.tools.updater.update(RIGHT)
+        ends |= {its.facts.process: stopped(its.facts.process) for its in bench.fleet.judges}
         killing.start()
         verdict = opened.tools.benches.bench(update)
         killing.join()
