@@ -2,7 +2,7 @@
 
 import re
 
-_RUN = r"\d{8}-\d{6}-[a-z]\w*-[0-9a-f]{4}"
+_RUN = r"\d{8}-\d{6}-[a-z]\w*-[0-9a-f]{4,8}"
 _VARIES = re.compile(
     rf"(?P<run>{_RUN})|(?P<any>…)|(?P<attempt>[#/]\d{{1,4}}\b(?!-))"
     r"|(?P<date>\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?)?)|(?P<hash>\b[0-9a-f]{12,64}\b)"
