@@ -295,7 +295,7 @@ def test_the_exit_code_says_whether_a_service_that_cannot_go_on_is_at_fault(
     place = service_socket(tmp_path / "runs")
     place.parent.mkdir(parents=True)
     (tmp_path / "right.py").write_text(RIGHT)
-    optimize("bench", "right.py", "--task", SOFTMAX, cwd=tmp_path)  # makes the record, as a service has by then
+    Store.open(tmp_path / "runs").close()
     with socketserver.UnixStreamServer(str(place), Fails) as failing:
         threading.Thread(target=failing.serve_forever, args=(0.02,), daemon=True).start()
         shown = optimize("bench", "right.py", "--task", SOFTMAX, cwd=tmp_path)
