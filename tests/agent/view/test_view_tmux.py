@@ -81,12 +81,16 @@ class Tmux:
         ]
 
     def flaw(self, width: int, height: int) -> str:
-        """What is wrong with the picture as one whole frame; "" when nothing is."""
+        """What is wrong with the picture as one whole frame; "" when nothing is.
+
+        The time at the end of the first line tells a frame of this size from the upper part of one that was begun
+        before the window was resized, over the last lines of the frame before.
+        """
         page = self.page()
         lines = page.split("\n")[:-1]
         checks = {
             "lines": len(lines) == height,
-            "first line": lines[0].startswith(" kerneltune  softmax"),
+            "first line": bool(re.fullmatch(r" kerneltune  softmax .* \d+s", lines[0])) and len(lines[0]) == width - 1,
             "one title": page.count("kerneltune  softmax") == 1,
             "one table": page.count("what was tried") == 1,
             "one pipeline": len(re.findall(r"^ (tracing|compiling|compiled|checking|nothing under way)", page, re.M))
