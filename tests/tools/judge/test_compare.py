@@ -249,6 +249,16 @@ def test_a_product_of_float8_operands_is_called_one(tmp_path: Path, draw: str, d
     assert f"your kernel computes in float8 {name}" in result.detail
 
 
+def test_a_divisor_that_is_too_large_is_not_called_an_arithmetic() -> None:
+    problem = Problem.load(find_task("softmax"), "narrow")
+    drawn = problem.draw(1)
+    assert drawn is not None
+    powers = torch.exp(drawn.inputs[0] - drawn.inputs[0].amax(-1, keepdim=True))
+    detail = compare(problem.expect(drawn.inputs), powers / (powers.sum(-1, keepdim=True) + 1)).detail
+    assert "nearly all are too small: check what they are divided by" in detail
+    assert "looks like" not in detail
+
+
 def test_the_tanh_form_of_gelu_is_not_the_exact_one() -> None:
     problem = Problem.load(find_task("gelu_bias"), "ragged")
     drawn = problem.draw(1)
