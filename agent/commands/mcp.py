@@ -70,14 +70,20 @@ def mcp(*, arch: Arch = None, runs_dir: RunsDir = None, allow_unsandboxed: Unsan
     if find_spec("mcp") is None:
         raise Unfit("serving agents needs the package mcp: pip install 'kerneltune[mcp]'")
     settings = chosen_settings(locals())
+    import anyio
     from mcp.server.stdio import stdio_server
 
+    from kerneltune.agent.view.output import silence
     from kerneltune.tools.sandbox import workers
+
+    with open(os.devnull) as nothing:
+        lines = lines_of(os.fdopen(taken(0, nothing.fileno()), "rb"))
+    answers = os.fdopen(taken(1, 2), "w", encoding="utf-8")  # what a library prints is no answer
 
     async def serve(service: "Future[Service]") -> None:
         server = AgentTools(service, Path.cwd()).server()
-        lines = lines_of(os.fdopen(taken(0), "rb"))
-        async with stdio_server(stdin=lines) as (read, write):  # type: ignore[arg-type] # it iterates over it alone
+        streams = stdio_server(stdin=lines, stdout=anyio.wrap_file(answers))  # type: ignore[arg-type] # it iterates over lines alone
+        async with streams as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
     with (
@@ -87,15 +93,14 @@ def mcp(*, arch: Arch = None, runs_dir: RunsDir = None, allow_unsandboxed: Unsan
         try:
             asyncio.run(serve(service))
         except* (BrokenPipeError, ConnectionResetError):
-            pass  # the client went without reading its last answers
+            silence(answers)  # the client went without reading its last answers
     return 0
 
 
-def taken(descriptor: int) -> int:
-    """Return a duplicate of an input; who else reads from it, a child too, finds its end."""
-    ours, nothing = os.dup(descriptor), os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, descriptor)
-    os.close(nothing)
+def taken(descriptor: int, instead: int) -> int:
+    """Return a duplicate of a standard stream. Who else uses it, a child too, gets `instead`."""
+    ours = os.dup(descriptor)
+    os.dup2(instead, descriptor)
     return ours
 
 
