@@ -361,7 +361,7 @@ class HttpServer:
             raise
         name = secrets.token_urlsafe(16)
         self.sessions[name] = session
-        tools = [{"name": t.name, "description": t.description, "parameters": t.schema} for t in TOOLS]
+        tools = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in TOOLS]
         more: dict[str, Json] = {"system": session.run.system, "prompt": opening, "tools": tools}
         return JSONResponse(self._told(name, session) | more, 201)
 

@@ -406,11 +406,12 @@ def _generations(grown: Sequence[Attempt], trajectory: Trajectory, reward: Score
 
 
 def group_of(run: RunStarted, turn: RewardedTurn) -> Hashable:
-    """What a turn is compared with: the same turn of the same task on the same GPU, conversations with conversations.
+    """What a turn is compared with: the same turn of the same task on the same GPU in the same language, conversations
+    with conversations.
 
     Rollouts of several models are compared with each other: a mean of others is a fair baseline whoever they are, for
     it does not depend on the turn's own return. Times of another GPU are on another scale."""
-    return (run.task_sha256, run.gpu or "", turn.reply is not None, turn.number)
+    return (run.task_sha256, run.gpu or "", run.language, turn.reply is not None, turn.number)
 
 
 class ReturnGroups:
@@ -436,19 +437,19 @@ class ReturnGroups:
         return int(self._groups.get(group, (0,))[0])
 
     def trloo(self, group: Hashable, to_go: float | None) -> float | None:
-        """Pass two, turn-level leave-one-out: G minus the mean of the others, N / (N - 1) * (G - mean); G itself when
-        there are no others. None for an unknown return. Raises ValueError for a group that pass one did not see."""
+        """Pass two, turn-level leave-one-out: G minus the mean of the others, N / (N - 1) * (G - mean). None for an
+        unknown return, and where there are no others. Raises ValueError for a group that pass one did not see."""
         if to_go is None:
             return None
         n, mean, _ = self._seen(group)
-        return to_go if n == 1.0 else n / (n - 1.0) * (to_go - mean)
+        return None if n == 1.0 else n / (n - 1.0) * (to_go - mean)
 
     def grpo(self, group: Hashable, to_go: float | None) -> float | None:
-        """Pass two, normalised in the group: (G - mean) / (standard deviation + 1e-6); G when there are no others."""
+        """Pass two, normalised in the group: (G - mean) / (standard deviation + 1e-6); None as for `trloo`."""
         if to_go is None:
             return None
         n, mean, spread = self._seen(group)
-        return to_go if n == 1.0 else (to_go - mean) / (math.sqrt(max(spread, 0.0) / (n - 1.0)) + _STD_FLOOR)
+        return None if n == 1.0 else (to_go - mean) / (math.sqrt(max(spread, 0.0) / (n - 1.0)) + _STD_FLOOR)
 
     def _seen(self, group: Hashable) -> Sequence[float]:
         held = self._groups.get(group)

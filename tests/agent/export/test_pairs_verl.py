@@ -10,7 +10,7 @@ from tests.agent.export.made_runs import AT, H200, SOFTMAX, TASK, rows, run, tri
 
 OTHER = "import torch\nclass Model(torch.nn.Module): ...\ndef get_inputs(): return []\n"
 DRKERNEL = {"entry_point", "level", "module_name", "ops", "original_prompt", "repo_name", "type", "uuid"}
-VERL = {"index", "split", "need_tools_kwargs", "tools_kwargs", "interaction_kwargs"}
+VERL = {"index", "split", "need_tools_kwargs", "tools_kwargs"}
 
 
 def test_a_row_has_the_columns_that_verl_and_drkernel_read() -> None:
@@ -25,8 +25,8 @@ def test_a_row_has_the_columns_that_verl_and_drkernel_read() -> None:
     assert extra["type"] == "builtin"
     assert extra["original_prompt"] == row["prompt"][-1]["content"]
     assert row["agent_name"] == "single_turn_agent"
-    for struct in (extra["tools_kwargs"], extra["interaction_kwargs"], extra["tools_kwargs"]["bench"]["create_kwargs"]):
-        assert struct  # Parquet cannot hold an empty record
+    create = extra["tools_kwargs"]["bench"]["create_kwargs"]
+    assert (create["task"], create["language"], create["reference_code"]) == ("softmax", "triton", None)
 
 
 def test_each_task_has_one_row_in_the_order_in_which_tasks_appeared() -> None:

@@ -1,6 +1,7 @@
 """Sources that say the same, families of tasks and their splits, tasks that are a benchmark's problems."""
 
 import random
+import re
 import time
 from pathlib import Path
 
@@ -56,6 +57,20 @@ def test_what_changes_the_kernel_changes_the_id_and_a_small_change_is_near() -> 
     assert found.of("1").near == found.of("0").exact
     assert (found.of("1").exact_first, found.of("1").near_first) == (True, False)
     assert found.of("2").near_first
+
+
+def test_other_names_make_no_other_source() -> None:
+    two = source("x").replace("values", "data").replace("powers", "weights")
+    every = two
+    for name in ("softmax_kernel", "out", "x", "n_cols", "BLOCK", "row", "cols"):
+        every = re.sub(rf"\b{name}\b", f"{name}_1", every)
+    found = seen(source("x"), two, every)
+    assert [found.of(str(i)).near for i in range(3)] == [found.of("0").exact] * 3
+    assert [found.of(str(i)).exact_first for i in range(3)] == [True, True, True]
+    other = source("x").replace(
+        "tl.exp(values - tl.max(values, axis=0))", "tl.sqrt(tl.abs(tl.sin(values) * values) + 1)"
+    )
+    assert seen(source("x"), other).of("1").near_first
 
 
 def test_one_lies_in_each_group_and_ids_are_the_same_in_every_export_of_the_same_attempts() -> None:
