@@ -121,7 +121,7 @@ class Format:
 
 
 # Of SmolLM2's tokenizer, whose vocabulary of 49,152 is a small one: 2.3 for answers in PTX, 2.7 to 3.2 for Triton and
-# for conversations (docs/demo, docs/demo-ptx, 2026-11-24). The least of it, so that what is estimated to fit does.
+# for conversations (docs/demo, docs/demo-ptx, 2026-11-26). The least of it, so that what is estimated to fit does.
 CHARS_PER_TOKEN = 2.3
 SIZES = (
     Feature("tokens_before", "int", "estimated tokens before the first that is trained"),

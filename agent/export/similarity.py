@@ -319,6 +319,27 @@ _NO_OPERATIONS = frozenset(  # of a constructor, of shapes, of dtypes
     "init super parameter registerbuffer ones zeros randn rand empty tensor full arange size dim view reshape"
     " contiguous to float half bfloat16 len range int tuple list manualseed".split()
 )
+# What else an operation is called, and what it is made of. Signs, reciprocals and the bias of a linear layer do not
+# tell a task from another; where its data lie does not, either.
+
+_MADE_OF = {
+    **dict.fromkeys(("mm", "bmm", "linear", "addmm", "baddbmm", "scaledmm"), "matmul"),
+    **dict.fromkeys(("sub", "rsub", "subtract", "neg", "usub"), "add"),
+    **dict.fromkeys(("div", "truediv", "divide", "multiply", "mul", "reciprocal"), "mult"),
+    **{"square": "pow", "max": "amax", "min": "amin", "sqrtrsqrt": "sqrt", "rsqrt": "sqrt", "silu": "sigmoid mult"},
+    "softmax": "amax add exp sum mult",
+    "logsoftmax": "amax add exp sum log add",
+    "logsumexp": "amax add exp sum log add",
+    "rmsnorm": "pow mean add sqrt mult",
+    "layernorm": "mean add pow mean add sqrt mult",
+    "var": "mean add pow mean",
+    "softplus": "exp add log",
+    "mseloss": "add pow mean",
+}
+_LAYOUT = frozenset(
+    "t transpose permute unsqueeze squeeze expand flatten unbind zip cat chunk split splitwithsizes stack".split()
+)
+_ARITHMETIC = frozenset(("add", "mult", "pow"))
 _MOST_FILES = 100_000
 _MOST_BYTES = 1_000_000
 
@@ -326,14 +347,16 @@ _MOST_BYTES = 1_000_000
 class Benchmark:
     """The problems of a benchmark, ready for comparison with tasks. A task is leaked when its words are a problem's
     (Jaccard of at least 0.8), when its Model does the same operations as often (`F.layer_norm` is `nn.LayerNorm`;
-    shapes, parameters and their names do not count), or when it contains the problem, by 5-grams. One problem is named;
-    where a benchmark has sisters of it (matrix products of many shapes, say), it may be one of those."""
+    shapes, parameters and their names do not count), as they are called or as what they are made of (a softmax is a
+    maximum, a difference, exponentials, a sum and a quotient), or when it contains the problem, by 5-grams. One problem
+    is named; where a benchmark has sisters of it (matrix products of many shapes, say), it may be one of those."""
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
         named = sorted(problems)
         self._words = {name: _words(source) for name, source in named}
         self._grams = {name: five_grams(lexemes(source)) for name, source in named}
         self._operations = {ops: name for name, source in reversed(named) if (ops := _operations(source))}
+        self._primitives = {ops: name for name, source in reversed(named) if (ops := _primitives(source))}
 
     def of(self, source: str) -> str | None:
         """The problem that a task is, nearly is, or holds; None when there is none."""
@@ -343,6 +366,8 @@ class Benchmark:
             return near
         if (ops := _operations(source)) in self._operations:
             return self._operations[ops]
+        if (made_of := _primitives(source)) in self._primitives:
+            return self._primitives[made_of]
         held = (n for n, its in self._grams.items() if len(its) >= _FEWEST_GRAMS and _share(its, grams) >= _CONTAINED)
         return next(held, None)
 
@@ -367,6 +392,12 @@ def _operations(source: str) -> str:
         name.lower().replace("_", "").replace("matmult", "matmul") for name in _called(model.body if model else ())
     )
     return " ".join(sorted(name for name in plain if name and name not in _NO_OPERATIONS))
+
+
+def _primitives(source: str) -> str:
+    """The same in terms of what operations are made of; "" where nothing but arithmetic is left."""
+    found = " ".join(_MADE_OF.get(name, name) for name in _operations(source).split() if name not in _LAYOUT).split()
+    return " ".join(sorted(found)) if set(found) - _ARITHMETIC else ""
 
 
 def _called(methods: Sequence[ast.stmt]) -> Iterator[str]:

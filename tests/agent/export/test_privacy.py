@@ -338,7 +338,13 @@ def test_the_host_of_a_server_of_one_s_own_is_not_told(field: str) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["y = total[0]/data/2", "threading.local()", "self.cache.local.x", "from a.b.internal import c", "rate /scratch/ n"],
+    [
+        "y = total[0]/data/2",
+        "threading.local()",
+        "self.cache.local.x",
+        "from a.b.internal import c",
+        "rate /scratch/ n",
+    ],
 )
 def test_code_that_looks_like_a_folder_or_a_host_stays(code: str) -> None:
     assert Scrubber(NAMES).text(code) == code

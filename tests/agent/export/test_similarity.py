@@ -208,3 +208,45 @@ def test_problems_are_python_files_with_a_model(tmp_path: Path) -> None:
     (tmp_path / "level1" / "23_Softmax.py").unlink()
     with pytest.raises(UsageError, match="no benchmark problem"):
         load_problems(tmp_path)
+
+
+WORDS = "alpha = beta = gamma = delta = epsilon = zeta = eta = theta = iota = kappa = 1  # by which no two are near\n"
+MODEL = """
+import torch
+from torch.nn import functional as F
+
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+"""
+
+
+def model(*lines: str) -> str:
+    return MODEL + "".join(f"        {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("problem", "same", "other"),
+    [
+        (
+            model("return torch.softmax(x, dim=-1)"),
+            model("e = torch.exp(x - x.amax(-1, keepdim=True))", "return e / e.sum(-1, keepdim=True)"),
+            model("e = torch.exp(x - x.amax(-1, keepdim=True))", "return e / e.mean(-1, keepdim=True)"),
+        ),
+        (model("return torch.matmul(x, y)"), model("return F.linear(x, y.t())"), model("return F.linear(x, y).relu()")),
+        (model("return x.T @ y"), model("return torch.addmm(self.b, x, y)"), model("return x * y")),
+        (
+            model("return x / torch.sqrt(torch.mean(x ** 2, dim=1) + 1e-6)"),
+            model("return F.rms_norm(x, (9,))"),
+            model("return F.layer_norm(x, (9,))"),
+        ),
+        (model("return F.silu(x)"), model("return x * torch.sigmoid(x)"), model("return F.silu(x) * y")),
+    ],
+)
+def test_a_task_is_a_problem_whichever_way_its_operations_are_written(problem: str, same: str, other: str) -> None:
+    benchmark = Benchmark([("the problem", WORDS + problem)])
+    assert benchmark.of(same) == "the problem"
+    assert benchmark.of(other) is None
+
+
+def test_arithmetic_alone_is_nobody_s_problem() -> None:
+    assert Benchmark([("p", WORDS + model("return x + x * y"))]).of(model("return x * y - x")) is None
