@@ -200,6 +200,15 @@ def proven(attempt: Attempt, *, correct: float = 0.3, cap: float = 4.0, baseline
     return correct + (1.0 - correct) * min(max(coverage, 0.0), 1.0) * place
 
 
+def stages(attempt: Attempt, *, compiles: float = 0.2) -> float | None:
+    """1 for being right, a little for compiling: for the first steps of a model that gets nothing right."""
+    known = correct(attempt)
+    if known is None:
+        return None
+    pays = compilable(attempt) and attempt.status is not Status.IMPOSSIBLE
+    return 1.0 if known else compiles if pays else 0.0
+
+
 def hypothesis(attempt: Attempt) -> float | None:
     """The expectation that the attempt tested was confirmed, refuted, or undecided (0). Unknown without a clock."""
     worth = {"confirmed": 1.0, "refuted": -1.0, "open": 0.0}
@@ -249,9 +258,9 @@ def _mean(values: Iterable[float]) -> float | None:
 # How a command line names a reward ----------------------------------------------------------------------------------
 
 REWARDS: Mapping[str, Callable[..., float | None]] = {
-    f.__name__: f for f in (fast_p, kevin, drkernel, sol, proven, hypothesis, prediction)
+    f.__name__: f for f in (fast_p, kevin, drkernel, sol, proven, stages, hypothesis, prediction)
 }
-_LIMITS = {"proven": {"correct": (0.0, 1.0), "cap": (1.01, math.inf)}}
+_LIMITS = {"stages": {"compiles": (0.0, 1.0)}, "proven": {"correct": (0.0, 1.0), "cap": (1.01, math.inf)}}
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from kerneltune.agent.export.rewards import (
     GAMMA,
     ReturnGroups,
     RewardedTurn,
+    correct,
     group_of,
     reward_of,
     turns_of,
@@ -243,6 +244,7 @@ class Verl(Format):
             (Feature("style", "text", "rule"), Feature("ground_truth", "text", "the PyTorch reference")),
         ),
         Feature("extra_info", "struct", "what verl and Dr.Kernel keep beside", _EXTRA),
+        Feature("solve_rate", "float", "share of this record's attempts at it that were right; null: none was judged"),
         Feature("agent_name", "text", "verl's agent loop"),
     )
     surveys: ClassVar[bool] = True
@@ -252,6 +254,7 @@ class Verl(Format):
         self._splits: Mapping[str, str] = {}
         self._first: dict[tuple[str, str], tuple[bool, float, str]] = {}  # by task and language
         self._indices: dict[tuple[str, str], int] = {}
+        self._judged: dict[tuple[str, str], list[int]] = {}  # right ones, all of which that is known
 
     def set_splits(self, splits: Mapping[str, str]) -> None:
         """A row says the split too, where verl's tools look for it."""
@@ -263,6 +266,10 @@ class Verl(Format):
         claim = (run.gpu is None, run.at, run.run_id)
         self._first[key] = min(claim, self._first.get(key, claim))
         self._indices.clear()
+        held = self._judged.setdefault(key, [0, 0])
+        for known in filter(lambda c: c is not None, map(correct, trajectory.attempts)):
+            held[0] += bool(known)
+            held[1] += 1
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """One row if this run speaks for its task, and its reference can be shown."""
@@ -279,6 +286,7 @@ class Verl(Format):
             "ability": "kernel_optimization",
             "reward_model": {"style": "rule", "ground_truth": reference},
             "extra_info": self._extra(run, reference, str(prompt[-1]["content"])),
+            "solve_rate": self._solve_rate(run),
             "agent_name": self.agent_name,
         }
 
@@ -300,6 +308,10 @@ class Verl(Format):
             "type": "builtin" if ships_with_us(run) else "file" if level(run) is None else "kernelbench",
             "uuid": stable_uuid(reference, run.arch, *(() if language == "triton" else (language,))),
         }
+
+    def _solve_rate(self, run: RunStarted) -> float | None:
+        n_right, n_known = self._judged.get(_asked_for(run), (0, 0))
+        return n_right / n_known if n_known else None
 
     def _index(self, wanted: tuple[str, str]) -> int:
         if not self._indices:

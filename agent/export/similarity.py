@@ -321,7 +321,6 @@ _NO_OPERATIONS = frozenset(  # of a constructor, of shapes, of dtypes
 )
 # What else an operation is called, and what it is made of. Signs, reciprocals and the bias of a linear layer do not
 # tell a task from another; where its data lie does not, either.
-
 _MADE_OF = {
     **dict.fromkeys(("mm", "bmm", "linear", "addmm", "baddbmm", "scaledmm"), "matmul"),
     **dict.fromkeys(("sub", "rsub", "subtract", "neg", "usub"), "add"),
