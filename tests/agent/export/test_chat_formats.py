@@ -80,7 +80,7 @@ def test_sft_chat_counts_what_happened_and_what_it_cost() -> None:
 
 
 def test_one_reply_that_was_not_counted_makes_the_total_unknown_not_small() -> None:
-    said = Speaker().user("a").reply("x", usage=Usage(1, 2), cost_usd=0.5).user("b").reply("y")
+    said = Speaker().user("a").reply("x", bench("b"), usage=Usage(1, 2), cost_usd=0.5).result("b", "r").reply("y")
     row = one(SftChat(empty="keep"), said.trajectory())
     assert (row["input_tokens"], row["cost_usd"], row["complete"]) == (None, None, False)
 
