@@ -58,6 +58,11 @@ class RunStarted(RunEvent):
     versions: dict[str, str]
     kind: Literal["run_started"] = "run_started"
 
+    @property
+    def language(self) -> str:
+        """What the author was asked to write, as `--language` names it."""
+        return str(self.limits.get("language") or "triton")
+
 
 @dataclass(frozen=True)
 class RunResumed(RunEvent):

@@ -188,7 +188,9 @@ class Proof:
         gpu = torch.cuda.get_device_name() if self._gpu else None
         arch = "sm_{}{}".format(*torch.cuda.get_device_capability()) if self._gpu else "sm_90"
         prompts = [
-            self._tokens.apply_chat_template(solve(asked(task, arch, gpu)), tokenize=False, add_generation_prompt=True)
+            self._tokens.apply_chat_template(
+                solve(asked(task, arch, gpu), "triton"), tokenize=False, add_generation_prompt=True
+            )
             for task in tasks
             for _ in range(args.samples)
         ]

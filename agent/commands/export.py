@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kerneltune.agent.commands import AsJson, RunsDir, missing_for_export, require_record
-from kerneltune.agent.export.base import FORMATS, formats_of, near
+from kerneltune.agent.export.base import FORMATS, Format, format_of, formats_of, near
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import columns, say, standard_page
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kerneltune.agent.record.store import Store
 
 _FLAGS = {"formats": "format", "tasks": "task", "authors": "author", "rewards": "reward", "form": "as"}
+TEST_SHARE, FEWEST_FAMILIES = 0.1, 10  # of fewer families a tenth is none, or the one that was asked for
 _EVERY_S = 5.0  # a line of progress where there is no terminal
 _SPLIT_RULE = (
     "By family of tasks: tasks that share a name, a file, or a Model up to numbers are one family and lie in one split,"
@@ -40,7 +41,8 @@ _SPLIT_RULE = (
 )
 _DEDUPLICATION = (
     "Marked, not removed. `exact_id` is equal for sources that differ in layout, comments and docstrings at most, "
-    "`near_id` for those that are like the same earlier source, by a MinHash similarity of 0.8 over 5-grams of tokens;"
+    "`near_id` for those that are like the same earlier source, by a MinHash similarity of 0.8 over 5-grams of tokens,"
+    " with their names or without;"
     " `exact_first` and `near_first` mark the first of each."
 )
 _LEAKED = {"keep": "marked only", "test": "tested on only, with their families", "exclude": "left out"}
@@ -75,7 +77,7 @@ class ExportRequest:
         ),
     ]
     output: Annotated[Path, Parameter(metavar="DIR", name=["--output", "-o"], help="The folder to write.")]
-    form: Annotated[Literal["parquet", "jsonl"], Parameter(name="--as", help="File type.")] = "parquet"
+    form: Annotated[Literal["parquet", "jsonl", "csv"], Parameter(name="--as", help="File type.")] = "parquet"
     tasks: Annotated[
         tuple[str, ...],
         Parameter(
@@ -114,7 +116,14 @@ class ExportRequest:
             help="Keep right attempts the more likely the more of the work their own kernels do: tau=0.3,s=0.1.",
         ),
     ] = None
-    test: Annotated[float, Parameter(metavar="SHARE", help="Share of the tasks' families that is for testing.")] = 0.1
+    test: Annotated[
+        float | None,
+        Parameter(
+            metavar="SHARE",
+            help=f"Share of the tasks' families that is for testing: {TEST_SHARE}, or 0 where there are fewer than"
+            f" {FEWEST_FAMILIES} families.",
+        ),
+    ] = None
     validation: Annotated[
         float, Parameter(metavar="SHARE", help="Share of the tasks' families that is for validation.")
     ] = 0.0
@@ -174,6 +183,7 @@ def export(
     with Store.open(settings.runs_dir, to_look=True) as store:
         recipe = _recipe(request, store)
         written, manifest = _written(request, recipe, store)
+    notes = list(_notes(request, recipe, written)) if written.counts() else []
     seconds, rows = time.perf_counter() - started, sum(written.counts().values())
     if json:
         counts: dict[str, dict[str, int]] = defaultdict(dict)
@@ -185,6 +195,7 @@ def export(
             "output": str(request.output),
             "rows": counts,
             "filtered": written.filtered,
+            "notes": notes,
             "seconds": round(seconds, 3),
             "manifest": manifest,
         }
@@ -198,6 +209,7 @@ def export(
         page.print(_counts_table(written), "")
         what = f"{words.plural(rows, 'row')} in {seconds:.1f} s; README.md says what is in it"
         page.print(f"{request.output}: {what}")
+        page.print(*(f"note: {note}" for note in notes))
         page.print(*(f"{provider}: {notice}" for provider, _, notice in notices(written.providers)))
     return int(rows == 0)
 
@@ -215,13 +227,17 @@ def _counts_table(written: "WrittenRows") -> Table:
 
 def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
     """Everything that was asked, checked before anything is read at length."""
+    from kerneltune.agent.export.files import fits_csv
     from kerneltune.agent.export.pipeline import Recipe
     from kerneltune.agent.export.privacy import names_known
     from kerneltune.agent.export.rewards import rejection_sampling
     from kerneltune.agent.record.store import WAY_OUT
 
     formats = formats_of(asked.formats)
-    _check_where(asked)
+    if asked.form == "csv" and (other := next((f.name for f in formats if not fits_csv(f)), None)):
+        fitting = [name for name in FORMATS if fits_csv(format_of(name))]
+        raise UsageError(f"--as csv has a prompt and a completion, {other} has more; it is for {', '.join(fitting)}")
+    _check_where(asked, formats)
     sampling = None if asked.rejection_sampling is None else rejection_sampling(asked.rejection_sampling)
     until, sources = store.last_seq(), store.task_sources()
     runs = _chosen(store, asked, until, sources)
@@ -239,17 +255,17 @@ def _recipe(asked: ExportRequest, store: "Store") -> "Recipe":
         asked.where,
         not asked.no_duplicates,
         sampling,
-        names_known(store.machines()),
+        names_known(store.machines(), store.path.parent),
         until,
     )
 
 
-def _check_where(asked: ExportRequest) -> None:
+def _check_where(asked: ExportRequest, formats: Sequence[Format]) -> None:
     """Raises UsageError for a condition that makes no sense."""
     from kerneltune.agent.export.provenance import predicate
     from kerneltune.agent.export.rewards import rewards_of
 
-    predicate(asked.where, [r.name for r in rewards_of(asked.rewards)])
+    predicate(asked.where, [r.name for r in rewards_of(asked.rewards)], formats)
     if asked.no_duplicates and (spec := next((w for w in asked.where if "exact_" in w or "near_" in w), None)):
         raise UsageError(f"--where {spec!r} needs to know the duplicates; leave out --no-duplicates")
 
@@ -278,8 +294,31 @@ def _placements(asked: ExportRequest, sources: Mapping[str, tuple[str, str]]) ->
     if asked.leak_check is not None:
         benchmark = Benchmark(load_problems(asked.leak_check))
         leaks = {sha256: found for sha256, (_, source) in sources.items() if (found := benchmark.of(source))}
-    fractions = Fractions(asked.validation, asked.test)
-    return placements(sources, fractions, asked.seed, leaked=leaks, leaked_to=asked.leaked)
+    test = TEST_SHARE if asked.test is None else asked.test
+    places = placements(sources, Fractions(asked.validation, test), asked.seed, leaked=leaks, leaked_to=asked.leaked)
+    if asked.test is None and len({place.family for place in places.values()}) < FEWEST_FAMILIES:
+        return placements(sources, Fractions(asked.validation, 0.0), asked.seed, leaked=leaks, leaked_to=asked.leaked)
+    return places
+
+
+def _few_families(asked: ExportRequest, recipe: "Recipe") -> int | None:
+    """How many families the record has, where they are too few to hold some out; None where some are."""
+    n_families = len({place.family for place in recipe.placements.values()})
+    return n_families if asked.test is None and n_families < FEWEST_FAMILIES else None
+
+
+def _notes(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> Iterator[str]:
+    """What a person should know before training on the rows."""
+    n_families = _few_families(asked, recipe)
+    if n_families is not None:
+        families = "1 family" if n_families == 1 else f"{n_families} families"
+        yield f"all tasks are in train, for {families} are too few to hold some out; --test SHARE does so"
+    counts = written.counts()
+    for name in dict.fromkeys(name for name, _ in counts):
+        if not counts.get((name, "train")):
+            yield f"no row of {name} is in train; with --test 0 all are"
+    for made_by in recipe.formats:
+        yield from made_by.notes()
 
 
 @contextlib.contextmanager
@@ -345,12 +384,19 @@ def _card(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> "tu
         command=clean.text(asked.command()),
         made_at=time.time(),
         seed=asked.seed,
-        split_rule=_SPLIT_RULE.format(test=asked.test, validation=asked.validation),
+        split_rule=_split_rule(asked, recipe),
         deduplication="Duplicates were not looked for." if asked.no_duplicates else _DEDUPLICATION,
         leakage=clean.text(_leakage(asked, recipe)),
         filters=tuple(clean.text(f) for f in (*recipe.where, *sampled)),
     )
     return made, clean.value(asked.facts())
+
+
+def _split_rule(asked: ExportRequest, recipe: "Recipe") -> str:
+    few = _few_families(asked, recipe) is not None
+    test = 0.0 if few else TEST_SHARE if asked.test is None else asked.test
+    told = _SPLIT_RULE.format(test=test, validation=asked.validation)
+    return f"{told}. There are fewer than {FEWEST_FAMILIES} families, so that none is held out." if few else f"{told}."
 
 
 def _leakage(asked: ExportRequest, recipe: "Recipe") -> str:

@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from importlib import metadata, util
@@ -49,15 +49,25 @@ from kerneltune.agent.commands.session import Patience
 from kerneltune.agent.commands.show import line_json
 from kerneltune.agent.commands.verify import verification_json
 from kerneltune.agent.events import Event
+from kerneltune.agent.export.rewards import (
+    GAMMA,
+    RejectionSampling,
+    Reward,
+    RewardedTurn,
+    rejection_sampling,
+    reward_of,
+    turns_of,
+)
 from kerneltune.agent.record.folder import make_private
 from kerneltune.agent.record.store import Store
+from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.agent.settings import Language, Tier
 from kerneltune.agent.view.output import RUN_SCHEMA_VERSION, say
 from kerneltune.agent.view.state import ViewState
 from kerneltune.agent.view.text import plural
 from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, plain
 from kerneltune.tools.schema.errors import KerneltuneError, StoreError, TaskError, Unfit, UsageError, is_shortage
-from kerneltune.tools.schema.verdict import evaluator_sha256
+from kerneltune.tools.schema.verdict import Status, evaluator_sha256
 from kerneltune.tools.task.load import builtin_names
 
 MOST_CONNECTIONS = 512
@@ -160,6 +170,13 @@ class SessionBody(_OnATask):
     resume: str | None = Field(default=None, max_length=200, description="The id of a stored run.")
     language: Language = "triton"
     confirm: bool = Field(default=True, description="Judge the best again at the end.")
+    reward: str = Field(
+        default="fast_0", max_length=200, description="What attempts are worth, as --reward of an export."
+    )
+    gamma: float = Field(default=GAMMA, ge=0, le=1, description="Its discount from turn to turn.")
+    rejection_sampling: str | None = Field(
+        default=None, max_length=200, description="Right attempts that it drops are worth null: tau=0.3,s=0.1."
+    )
 
     @model_validator(mode="after")
     def _exactly(self) -> "SessionBody":
@@ -213,12 +230,29 @@ def _in_words(error: ValidationError) -> str:
 
 @dataclass
 class ClientSession:
-    """A run of a client. `waiting`: its requests that are being answered; `used_s`: when the last one was, on the
-    monotonic clock."""
+    """A run of a client. `reward`: what its attempts are worth, with its discount, and `sampling` which of them count;
+    `waiting`: its requests that are being answered; `used_s`: when the last one was, on the monotonic clock."""
 
     run: ClientRun
+    reward: Reward
+    gamma: float
+    sampling: RejectionSampling | None = None
     waiting: int = 0
     used_s: float = field(default_factory=time.monotonic)
+
+    def worth(self, attempt: Attempt) -> float | None:
+        """The reward of an attempt; None when nobody knows it, or when it does not count."""
+        counts = self.sampling is None or self.sampling.keeps(attempt)
+        return self.reward(attempt) if counts else None
+
+    @property
+    def turns(self) -> list[RewardedTurn]:
+        """The turns so far, each with its reward and its return; none before the run has begun."""
+        state = self.run.state
+        if state.started is None:
+            return []
+        attempts = tuple(sorted(state.attempts, key=lambda a: a.number))
+        return turns_of(Trajectory(state.started, attempts), self.worth, self.gamma)
 
 
 class HttpServer:
@@ -232,6 +266,7 @@ class HttpServer:
         self.sessions: dict[str, ClientSession] = {}
         self.requests: Counter[int] = Counter()  # by status
         self.verdicts: Counter[str] = Counter()  # that clients were told, by status
+        self.refusals: Counter[str] = Counter()  # of these, the rejected and the impossible ones, by cause
         self._began_s, self._evaluator = time.monotonic(), evaluator_sha256()  # of the sources that are loaded
         # Of KernelGYM's clients, by their names: what is evaluated, and its evaluation.
         self._evaluations: dict[str, tuple[bytes, asyncio.Task[dict[str, Json]]]] = {}
@@ -316,6 +351,7 @@ class HttpServer:
         told: list[tuple[str, str, str, Mapping[str, float]]] = [
             ("requests_total", "counter", "code", {str(code): n for code, n in self.requests.items()}),
             ("verdicts_total", "counter", "status", self.verdicts),
+            ("refusals_total", "counter", "cause", self.refusals),
             ("sessions", "gauge", "", {"": len(self.sessions)}),
             ("runs_under_way", "gauge", "", {"": self.service.running}),
             ("open_tasks", "gauge", "", {"": len(tasks)}),
@@ -353,7 +389,9 @@ class HttpServer:
     async def begin(self, request: Request) -> Response:
         """Begin a session, once its task is open."""
         asked = await read_body(request, SessionBody, self.times.body_s)
-        session = ClientSession(await asyncio.to_thread(self._begun, asked))
+        reward = reward_of(asked.reward.replace(";", ","))
+        sampling = rejection_sampling(asked.rejection_sampling) if asked.rejection_sampling else None
+        session = ClientSession(await asyncio.to_thread(self._begun, asked), reward, asked.gamma, sampling)
         try:
             opening = await self._held(session, request, session.run.opening)
         except Gone:
@@ -361,7 +399,7 @@ class HttpServer:
             raise
         name = secrets.token_urlsafe(16)
         self.sessions[name] = session
-        tools = [{"name": t.name, "description": t.description, "parameters": t.schema} for t in TOOLS]
+        tools = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in TOOLS]
         more: dict[str, Json] = {"system": session.run.system, "prompt": opening, "tools": tools}
         return JSONResponse(self._told(name, session) | more, 201)
 
@@ -396,6 +434,11 @@ class HttpServer:
             "over": over,
             "attempts": list(map(line_json, state.attempts)),
             "best": _with_source(state.best),
+            "reward": _highest(turn.reward for turn in session.turns),
+            "turns": [
+                {"attempts": [a.number for a in turn.attempts], "reward": turn.reward, "return": turn.to_go}
+                for turn in session.turns
+            ],
         }
 
     async def look(self, request: Request) -> Response:
@@ -409,11 +452,12 @@ class HttpServer:
         result = await self._held(session, request, session.run.call(asked.name, asked.arguments))
         if not result.was_made:  # a failure of ours is no result of a call
             await self._held(session, request, session.run.outcome)
-        if result.attempt and result.attempt.status and asked.name in ("update", "bench"):
-            self.verdicts[result.attempt.status.value] += 1
-        attempt = line_json(result.attempt) if result.attempt else None
-        over = session.run.outcome.done()
-        return JSONResponse({"text": result.text, "is_error": result.is_error, "attempt": attempt, "over": over})
+        attempt = result.attempt
+        if attempt and attempt.status and asked.name in ("update", "bench"):
+            self._count(attempt.status, attempt.judged.cause)
+        told: dict[str, Json] = {"text": result.text, "is_error": result.is_error}
+        told |= {"attempt": line_json(attempt) if attempt else None, "over": session.run.outcome.done()}
+        return JSONResponse(told | {"reward": session.worth(attempt) if attempt else None})
 
     async def end(self, request: Request) -> Response:
         """End a session after what is under way; its best is judged and written."""
@@ -518,7 +562,9 @@ class HttpServer:
     ) -> AsyncIterator[str]:
         try:
             while isinstance(line, str):
-                self._count(json.loads(line))
+                told = json.loads(line)
+                if told["type"] == "judged_file":
+                    self._count(told["verdict"]["status"], told["verdict"]["cause"])
                 yield line
                 line = await more.get()
             if line is not None:  # after the first line there is no other status to say it by
@@ -620,12 +666,14 @@ class HttpServer:
         await asyncio.shield(asyncio.wrap_future(began))
         if not view.judged:
             raise Busy("the service ends, and did not judge it")
-        self.verdicts[view.judged[0].judged.status.value] += 1
+        verdict = view.judged[0].judged
+        self._count(verdict.status, verdict.cause)
         return view
 
-    def _count(self, told: Mapping[str, Any]) -> None:
-        if told["type"] == "judged_file":
-            self.verdicts[told["verdict"]["status"]] += 1
+    def _count(self, status: str, cause: str | None) -> None:
+        self.verdicts[str(status)] += 1
+        if status in (Status.REJECTED, Status.IMPOSSIBLE):
+            self.refusals[str(cause or "unknown")] += 1
 
 
 class _Lines(io.TextIOBase):
@@ -657,6 +705,11 @@ def _found_out(evaluation: "asyncio.Task[dict[str, Json]]") -> bool:
 def _give_up(controls: Controls) -> None:
     controls.stop()
     controls.skip()
+
+
+def _highest(rewards: Iterable[float | None]) -> float | None:
+    """The best of those that are known; None when none is."""
+    return max((r for r in rewards if r is not None), default=None)
 
 
 def _with_source(attempt: Attempt | None) -> dict[str, Json] | None:

@@ -1,8 +1,13 @@
 """`optimize tasks`: the built-in tasks, one of them in full, and whether a task is fit to be optimised."""
 
 import json as jsonlib
+import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -11,18 +16,21 @@ from rich.text import Text
 
 from kerneltune.agent.commands import AsJson
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.output import Page, columns, standard_page
+from kerneltune.agent.view.output import Page, columns, say, standard_page
 from kerneltune.tools.schema.codec import Json, encode, one_line, shell_word
-from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.errors import TaskError, UsageError
 from kerneltune.tools.schema.gpus import GPUS, speed_of_light
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.task.load import builtin_tasks, described, find_task, visible_source
 from kerneltune.tools.tasks import GROUPS
 
 if TYPE_CHECKING:
+    from kerneltune.tools.sandbox.workers import Machine
+    from kerneltune.tools.task.compose import Composed
     from kerneltune.tools.task.load import TaskFile
 
 SCHEMA_VERSION = 1
+_BATCH = 100
 
 command = App(
     name="tasks",
@@ -31,6 +39,7 @@ Examples:
     optimize tasks                           all built-in tasks
     optimize tasks softmax                   one of them: source, cases, floor
     optimize tasks mytask.py --check         is your task fit to be judged?
+    optimize tasks --compose 2000 -o tasks   write 2,000 small ones to train on
     optimize tasks --json | python -m json.tool
 """,
 )
@@ -44,14 +53,24 @@ def tasks(
     check: Annotated[
         bool, Parameter(help="Run its reference on a CPU and try the null kernels on it.", negative="")
     ] = False,
+    compose: Annotated[
+        int | None,
+        Parameter(metavar="N", help="Write N small tasks, composed of common operations, that --check finds sound."),
+    ] = None,
+    output: Annotated[Path | None, Parameter(metavar="DIR", name=["--output", "-o"], help="Where they go.")] = None,
+    seed: Annotated[int, Parameter(metavar="N", help="Which ones they are.")] = 0,
     json: AsJson = False,
 ) -> int:
-    """List the built-in tasks, or show or check one.
+    """List the built-in tasks, show or check one, or write small ones to train on.
 
     Shown are source, cases, bytes, flops, and the speed-of-light time on known GPUs.
 
     With --check, exit code 0: the task is sound; 1: a kernel that does nothing would pass it; 2: bad input.
     """
+    if compose is not None:
+        if output is None or task is not None or compose < 1:
+            raise UsageError("tasks --compose: say how many and where, as in: optimize tasks --compose 100 -o tasks")
+        return _compose(compose, output, seed, json=json)
     if task is None and check:
         raise UsageError("tasks --check: name the task to check, as in: optimize tasks mytask.py --check")
     if task is None:
@@ -93,6 +112,58 @@ def checked_task(task_file: "TaskFile") -> CheckedTask:
 
     with workers.started_base() as machine, machine.task(CPU_JUDGE, [task_file.path]) as judge:
         return CheckedTask(*open_task(judge, task_file)[:2])
+
+
+def _compose(wanted: int, folder: Path, seed: int, *, json: bool) -> int:
+    """Write so many sound tasks. Those that an earlier call wrote and checked are kept."""
+    from kerneltune.tools.sandbox import workers
+    from kerneltune.tools.task.compose import compositions
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if foreign := next((path for path in folder.glob("*.py") if "_" not in path.stem), None):
+        raise UsageError(f"{foreign} is no composed task; give a folder of its own to -o")
+    told: Counter[str] = Counter()
+    found: list[Composed] = []
+    with workers.started_base() as machine, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        many = iter(compositions(seed))
+        while len(found) < wanted:
+            batch = list(islice(many, min(wanted - len(found), _BATCH)))
+            for made, why in zip(batch, pool.map(lambda one: _composed(machine, folder, one), batch), strict=True):
+                found += [] if why else [made]
+                told.update([why] if why else [])
+            say(f"… {len(found):,} of {wanted:,} tasks; {told.total():,} were left out")
+    n_compositions = len({made.composition for made in found})
+    if json:
+        about: dict[str, Json] = {"type": "composed", "schema_version": SCHEMA_VERSION, "folder": str(folder)}
+        print(jsonlib.dumps(about | {"tasks": len(found), "compositions": n_compositions, "left_out": dict(told)}))
+        return 0
+    page = standard_page(colour=True)
+    page.print(f"{folder}: {words.plural(len(found), 'task')} of {words.plural(n_compositions, 'composition')}")
+    page.print(*(Text(f"left out: {n:,}: {one_line(why)}", style="dim") for why, n in told.most_common()))
+    page.print(Text(f"next: optimize suite {shell_word(str(folder))} --authors offline", style="cyan"))
+    return 0
+
+
+def _composed(machine: "Machine", folder: Path, made: "Composed") -> str:
+    """Write a task and check it, unless that was done; why it was left out, "" if it was not."""
+    from kerneltune.agent.commands.session import open_task
+    from kerneltune.tools.bench import CPU_JUDGE
+
+    path = folder / f"{made.name}.py"
+    if path.is_file() and path.read_text(encoding="utf-8") == made.source:
+        return ""
+    aside = folder / ".unchecked" / path.name
+    aside.parent.mkdir(exist_ok=True)
+    aside.write_text(made.source, encoding="utf-8")
+    try:
+        with machine.task(CPU_JUDGE, [aside]) as judge:
+            _, notes, _ = open_task(judge, find_task(str(aside)))
+    except TaskError:
+        return "its reference does not run"
+    if notes:
+        return "a kernel that does nothing would pass, or an operand hardly matters"
+    aside.rename(path)
+    return ""
 
 
 def print_check(found: CheckedTask | str, path: str, page: Page) -> None:

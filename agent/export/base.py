@@ -16,7 +16,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from kerneltune.tools.schema.codec import Json
@@ -31,7 +31,7 @@ Row = dict[str, Json]
 # `json`: any JSON value. `messages`: a list of {"role", "content", …} that need not have the same keys. `exact`: a JSON
 # value whose every digit counts; it is stored as its text, since readers' own decoders round floats. `struct`: a plain
 # nested record of the feature's `fields`; `structs`: a list of them.
-Kind = Literal["text", "int", "float", "bool", "json", "messages", "texts", "exact", "struct", "structs"]
+Kind = Literal["text", "int", "float", "bool", "json", "messages", "texts", "floats", "exact", "struct", "structs"]
 
 FORMATS: Mapping[str, str] = {
     "sft-chat": "chat_formats:SftChat",
@@ -62,10 +62,12 @@ class Feature:
 
 @dataclass(frozen=True)
 class ExportRow:
-    """A row as its format makes it. The exporter adds where it comes from: its run, and the `attempt` it is about."""
+    """A row as its format makes it. The exporter adds where it comes from: its run, and the `attempt` it is about.
+    `facts`: values of the format's `facts`, where they are not in `values`."""
 
     values: Row
     attempt: "Attempt | None" = None
+    facts: Row = field(default_factory=dict)
 
 
 class Format:
@@ -76,11 +78,15 @@ class Format:
     not know, so that a row is written as it is and only as JSON lines; what the exporter adds goes into a file beside
     it, line for line. whole_runs: the survey wants every attempt of a run, not only those that pass the filters.
     about_tasks: rows are about no attempt, and a run speaks for its task if what is known of the run alone passes.
+    says: the columns whose words make one row the same as another, where its attempt's source does not.
+    facts: what filters may ask of a row besides its columns; of a bare format they stand in the file beside it.
     """
 
     name: ClassVar[str]
     about: ClassVar[str]  # one line, for the card
     columns: ClassVar[tuple[Feature, ...]]
+    facts: ClassVar[tuple[Feature, ...]] = ()
+    says: ClassVar[tuple[str, ...]] = ()
     conversations: ClassVar[bool] = False
     cases: ClassVar[bool] = False
     surveys: ClassVar[bool] = False
@@ -89,11 +95,21 @@ class Format:
     whole_runs: ClassVar[bool] = False
     about_tasks: ClassVar[bool] = False
 
+    @classmethod
+    def all_facts(cls) -> tuple[Feature, ...]:
+        """`facts`, the sizes of rows that a trainer reads, and the ids of rows that may be the same."""
+        read = any(c.name in ("messages", "conversations", "prompt") for c in cls.columns)
+        return (*cls.facts, *(SIZES if read else ()), *(ROW_IDS if cls.says else ()))
+
     def set_splits(self, splits: Mapping[str, str]) -> None:
         """Called before anything else with the split of each task, by the hash of its file."""
 
     def survey(self, trajectory: "Trajectory") -> None:
         """The first pass, if `surveys`."""
+
+    def notes(self) -> Iterator[str]:
+        """Called last: what a person should know before training on the rows that were made."""
+        yield from ()
 
     def rows(self, trajectory: "Trajectory") -> Iterator[ExportRow]:
         """The rows of one trajectory."""
@@ -102,6 +118,55 @@ class Format:
     def rows_of_events(self, events: "Iterable[Event]") -> Iterator[ExportRow]:
         """The rows of the events of one run, in order, if `events`."""
         raise NotImplementedError
+
+
+# Of SmolLM2's tokenizer, whose vocabulary of 49,152 is a small one: 2.3 for answers in PTX, 2.7 to 3.2 for Triton and
+# for conversations (docs/demo, docs/demo-ptx, 2026-11-26). The least of it, so that what is estimated to fit does.
+CHARS_PER_TOKEN = 2.3
+SIZES = (
+    Feature("tokens_before", "int", "estimated tokens before the first that is trained"),
+    Feature("tokens", "int", "estimated tokens of the whole row, rather too many: a trainer's longest length"),
+)
+
+
+ROW_IDS = (
+    Feature("row_exact", "text", "equal for rows that say the same up to layout, comments and docstrings"),
+    Feature("row_first", "bool", "the first of its `row_exact`"),
+)
+
+
+def sizes(values: Row) -> Row:
+    """The values of SIZES for a row that a trainer reads: with a prompt, with messages, or in ShareGPT's tags. Of a
+    pair, the longer answer counts. Empty for other rows."""
+    if "messages" in values or "conversations" in values:
+        said = values.get("messages") or values["conversations"]
+        trained = (i for i, m in enumerate(said) if m.get("train") or m.get("weight") or m.get("from") in _SPOKEN)
+        first = next(trained, len(said))
+        before = _chars(said[:first]) + _chars([values.get("tools"), values.get("system")])
+        return _estimated(before, _chars(said[first:]))
+    if "prompt" in values:
+        answers = (values.get(name) for name in ("completion", "chosen", "rejected"))
+        return _estimated(_chars(values["prompt"]), max(_chars(answer or ()) for answer in answers))
+    return {}
+
+
+_SPOKEN = ("gpt", "function_call")
+
+
+def _chars(value: Json) -> int:
+    """Of all texts in a JSON value, and of its keys and marks, as a chat template writes them, roughly."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(key) + 4 + _chars(inner) for key, inner in value.items())
+    return sum(map(_chars, value)) if isinstance(value, list | tuple) else 4
+
+
+def _estimated(before: int, after: int) -> Row:
+    return {
+        "tokens_before": math.ceil(before / CHARS_PER_TOKEN),
+        "tokens": math.ceil((before + after) / CHARS_PER_TOKEN),
+    }
 
 
 def format_class(name: str) -> type[Format]:

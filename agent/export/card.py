@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.export.base import Feature, Format, Row
-from kerneltune.agent.export.files import MANIFEST, DataFile
+from kerneltune.agent.export.files import MANIFEST, DataFile, all_columns
 from kerneltune.agent.export.provenance import SCHEMA_VERSION, Provenance, terms_of
 from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.prompts import cell, code, templates
@@ -52,6 +52,14 @@ _TAGS = {
     "verl": ("reinforcement-learning", "verl"),
     "atif": ("agent-traces",),
 }
+# TRL's trainer of each format, with what its configuration must say; by default it cuts rows at 1,024 tokens, and drops
+# those in which nothing is left to learn.
+_TRAINERS = {
+    "sft-chat": ("SFT", "assistant_only_loss=True, max_length=None"),
+    **dict.fromkeys(("sft-best", "fim", "convert", "fix"), ("SFT", "max_length=None")),
+    "dpo": ("DPO", "max_length=None"),
+    "kto": ("KTO", "max_length=None"),
+}
 _ORDINARY = re.compile(r"[\w.,+/ @=()-]+\Z", re.ASCII)
 _MARKUP = re.compile(r"[\\`*_\[\]<>#|~$&]")
 _MARKUP_AND_LINKS = re.compile(r"[\\`*_{}\[\]<>()#!|~$&:@.+=\"'-]")
@@ -63,7 +71,7 @@ class Statistics:
 
     def __init__(self) -> None:
         self.runs = 0
-        self.tasks: set[str] = set()
+        self.tasks: dict[str, set[str]] = {}  # what was reached: right, faster, "first right", "first faster", timed
         self.statuses: Counter[str] = Counter()
         self.marks: Counter[str] = Counter()
         self.leaks: Counter[tuple[str, str]] = Counter()
@@ -78,9 +86,19 @@ class Statistics:
             self.leaks[row["task"], row["leaked"]] += 1
             self.marks["leaked"] += len(kept)
         for attempt in kept:
-            self.tasks.add(row["task"])
+            reached = self.tasks.setdefault(row["task"], set())
+            reached.update(_reached(attempt, facts.of(attempt)))
             self.statuses[attempt.status.value if attempt.status else "unjudged"] += 1
             self.marks.update(_marks(attempt, facts.of(attempt)))
+
+
+def _reached(attempt: Attempt, row: Row) -> Iterator[str]:
+    """Of a task, by KernelBench's fast_0 and fast_1 over problems: by the best attempt, and by a run's first."""
+    for what, known in (("right", row["correct"]), ("timed", row["timed"]), ("faster", row["faster"])):
+        if known:
+            yield what
+            if attempt.number == 1:
+                yield f"first {what}"
 
 
 def _marks(attempt: Attempt, row: Row) -> Iterator[str]:
@@ -124,6 +142,15 @@ class Card:
             and not f.beside
             and (split in (None, f.split) or (split == "other" and f.split not in _SPLITS))
         )
+
+    def longest(self, name: str) -> int:
+        """Estimated tokens of the longest row of a format."""
+        return max((f.longest_tokens for f in self.files if f.format == name), default=0)
+
+    def needs(self, of: Format) -> str:
+        """The least version of `datasets` that reads a format: JSON is a type of its own since 4.7."""
+        kinds = {c.kind for c in own_columns(of)}
+        return "4.7" if kinds & {"json", "messages"} and not of.bare else "4.0"
 
     @property
     def loadable(self) -> list[Format]:
@@ -211,6 +238,17 @@ def _entity(match: re.Match[str]) -> str:
     return f"&#{ord(match[0])};"
 
 
+def trainer(of: Format) -> tuple[str, str] | None:
+    """TRL's trainer for rows of a format, and what its configuration says."""
+    as_messages = of.name == "rl-turns" and getattr(of, "state", "") == "messages"
+    return ("SFT", "max_length=None") if as_messages else _TRAINERS.get(of.name)
+
+
+def own_columns(of: Format) -> tuple[Feature, ...]:
+    """What rows of a format have besides what every row has."""
+    return of.columns if of.bare else all_columns(of, ())
+
+
 def flat(columns: Iterable[Feature], inside: str = "") -> list[Feature]:
     """The columns, and the fields of nested ones below them with dots in their names."""
     out: list[Feature] = []
@@ -233,6 +271,7 @@ def _values(made: Card, counted: Statistics) -> dict[str, object]:
         "statuses": [(status, STATUSES.get(status, ""), n) for status, n in counted.statuses.most_common()],
         "attempts": counted.statuses.total(),
         "right": right,
+        "reached": Counter(what for its in counted.tasks.values() for what in its),
         "untimed": counted.statuses[Status.CHECKED.value],
         "splits": (*_SPLITS, "other"),
     }
@@ -256,6 +295,8 @@ def _environment() -> "Environment":
         code=code,
         cell=cell,
         flat=flat,
+        columns=own_columns,
+        trainer=trainer,
         share=_share,
         n="{:,}".format,
     )

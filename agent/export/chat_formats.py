@@ -4,7 +4,8 @@ Every format is made of the same `Dialogue`: roles alternate, every call has its
 or, where older exchanges gave way to a history, one for each window as the model saw it. What is left out, and why: a
 reply that said nothing or refused (the model was not shown it again either); a reply that broke off at the end of the
 context, when another follows at once; a call without a result, and all that comes after it (the run was killed there);
-words that nobody answered. docs/formats.md says what the readers of each format expect.
+words that nobody answered. Shown but not to be learned: a reply without a call that the loop answered with a nudge, and
+the reply to that nudge. docs/formats.md says what the readers of each format expect.
 """
 
 import json
@@ -18,6 +19,7 @@ import orjson
 
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.authors.llm.author import TOOLS
+from kerneltune.agent.export import instructions
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.agent.record.trajectory import Conversation, Message, Trajectory
@@ -33,12 +35,13 @@ _WHOLE = ("", "end", "tools")  # why a reply ended that says all it meant to say
 @dataclass(frozen=True)
 class Exchange:
     """A reply with the results of its calls, in their order. The ids of `calls` are unique in it and not empty.
-    `copied`: it was said in an earlier window already."""
+    `copied`: it was said in an earlier window already. `idle`: it called no tool and was nudged to, or answers that."""
 
     reply: Message
     calls: tuple[ToolCall, ...]
     results: tuple[Message, ...]
     copied: bool
+    idle: bool = False
 
     @property
     def whole(self) -> bool:
@@ -48,7 +51,7 @@ class Exchange:
     @property
     def trains(self) -> bool:
         """Whether a model should learn to say it."""
-        return self.whole and not self.copied
+        return self.whole and not self.copied and not self.idle
 
     @property
     def n_errors(self) -> int:
@@ -123,6 +126,7 @@ class _Block:
     copied: bool = False
     calls: tuple[ToolCall, ...] = ()  # of results: those that still wait for one
     words: list[Message] = field(default_factory=list)  # on top of results
+    idle: bool = False  # of a reply: see `Exchange`
 
 
 _NOTHING = _Block("words")
@@ -137,6 +141,8 @@ class _Replay:
         self._blocks: list[_Block] = []
         self._window = 1 if seen else 0
         self._new: list[Message] = []
+        self._called = True  # whether the last reply called a tool; where none did, the words that follow are a nudge
+        self._nudged = False
         self.truncated = False
 
     def hear(self, message: Message) -> Iterator[Dialogue]:
@@ -176,10 +182,11 @@ class _Replay:
 
     def _reply(self, message: Message) -> None:
         self._new.append(message)
+        nudged, self._nudged, self._called = self._nudged, False, bool(message.calls)
         if self._waiting():
             self._cut()
         elif message.calls or (message.text.strip() and message.stop != "refusal"):
-            self._blocks.append(_Block("reply", [message]))
+            self._blocks.append(_Block("reply", [message], idle=nudged))
             if message.calls:
                 self._blocks.append(_Block("results", calls=_named(message)))
 
@@ -198,6 +205,9 @@ class _Replay:
 
     def _words(self, message: Message) -> None:
         last = self._blocks[-1] if self._blocks else None
+        self._nudged = not self._called
+        if last is not None and last.kind == "reply":
+            last.idle = True
         if last is not None and last.kind == "words":
             last.messages.append(message)
         elif last is not None and last.kind == "results":
@@ -234,10 +244,32 @@ def _parts(blocks: Sequence[_Block]) -> list[Piece]:
                 parts.append(Speech(tuple(block.words), block.copied))
         elif following.kind != "reply":
             results = following if following.kind == "results" else _NOTHING
-            parts.append(Exchange(block.messages[0], results.calls, tuple(results.messages), block.copied))
+            parts.append(Exchange(block.messages[0], results.calls, tuple(results.messages), block.copied, block.idle))
     while parts and isinstance(parts[-1], Speech):
         parts.pop()
     return parts
+
+
+def without_idle_end(talk: Dialogue) -> Dialogue | None:
+    """The talk up to the last reply that did something: nobody learns from the rest. None when none did."""
+    parts = list(talk.parts)
+    while parts and (isinstance(parts[-1], Speech) or parts[-1].idle):
+        parts.pop()
+    return replace(talk, parts=tuple(parts)) if parts else None
+
+
+def one_call_each(talk: Dialogue) -> Dialogue:
+    """The talk with every reply of several calls as so many replies, each with its result; the words and the reasoning
+    stand before the first."""
+    parts: list[Piece] = []
+    for part in talk.parts:
+        if not isinstance(part, Exchange) or len(part.calls) < 2:
+            parts.append(part)
+            continue
+        for i, (call, result) in enumerate(zip(part.calls, part.results, strict=True)):
+            reply = replace(part.reply, text="", thinking="") if i else part.reply
+            parts.append(replace(part, reply=reply, calls=(call,), results=(result,)))
+    return replace(talk, parts=tuple(parts))
 
 
 def _named(reply: Message) -> tuple[ToolCall, ...]:
@@ -355,7 +387,7 @@ def _total(replies: Sequence[Message], name: str) -> int | None:
 def tool_schemas() -> list[Json]:
     """The four tools as function definitions; one object for all rows, never to be changed."""
     return [
-        {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.schema}}
+        {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
         for t in TOOLS
     ]
 
@@ -371,21 +403,37 @@ def json_text(value: Json) -> str:
 @dataclass
 class ChatFormat(Format):
     """A row for each conversation, or (`seen`) for each window of the model's context, with the history that it was
-    shown."""
+    shown. `empty`: whether conversations in which nothing was attempted are rows, too. `calls`: "one" makes of a reply
+    with several calls as many replies with one each, for templates that render no more (the default where `reasoning`
+    is "thinking": gpt-oss' template renders the first alone). `system`: "short" puts a prompt of some hundred words and
+    the task in the place of the one that the model had."""
 
     conversations: ClassVar[bool] = True
+    facts: ClassVar[tuple[Feature, ...]] = COLUMNS
+    whole: ClassVar[bool] = False  # whether the end is told in which nothing was done any more
     seen: bool = False
+    empty: Literal["drop", "keep"] = "drop"
+    calls: Literal["all", "one"] | None = None
+    system: Literal["full", "short"] = "full"
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """One row a conversation, or one a window; none where the dialect makes nothing of it."""
+        tried = {attempt.conversation for attempt in trajectory.attempts}
         for talk, its, best in judged_dialogues(trajectory, seen=self.seen):
-            if (values := self.values(trajectory, talk, its, best)) is not None:
-                yield ExportRow(values, best)
+            if self.empty == "drop" and talk.key not in tried:
+                continue
+            shown = talk if self.whole else without_idle_end(talk)
+            if shown is None:
+                continue
+            facts = summary(trajectory, talk, its, best) | {"n_untrained": sum(not t.trains for t in shown.turns)}
+            shown = one_call_each(shown) if self.calls == "one" else shown
+            if self.system == "short":
+                shown = replace(shown, system=instructions.talk(trajectory.run))
+            if (values := self.values(trajectory, shown, facts)) is not None:
+                yield ExportRow(values, best, facts)
 
-    def values(
-        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[Attempt], best: Attempt | None
-    ) -> Row | None:
-        """The row of one conversation, of the attempts that it made, and of the best of these."""
+    def values(self, trajectory: Trajectory, talk: Dialogue, facts: Row) -> Row | None:
+        """The row of one conversation, of which these facts are known."""
         raise NotImplementedError
 
 
@@ -404,6 +452,10 @@ class SftChat(ChatFormat):
 
     reasoning: Reasoning = "reasoning_content"
 
+    def __post_init__(self) -> None:
+        if self.calls is None and self.reasoning == "thinking":
+            self.calls = "one"
+
     name: ClassVar[str] = "sft-chat"
     about: ClassVar[str] = "whole conversations with tool calls (TRL messages + tools)"
     columns: ClassVar[tuple[Feature, ...]] = (
@@ -413,18 +465,18 @@ class SftChat(ChatFormat):
         *COLUMNS,
     )
 
-    def values(self, trajectory: Trajectory, talk: Dialogue, its: Sequence[Attempt], best: Attempt | None) -> Row:
+    def values(self, trajectory: Trajectory, talk: Dialogue, facts: Row) -> Row:
         """Messages, tools and the summary."""
         messages = chat_messages(talk, self.reasoning)
         context = next((i for i, m in enumerate(messages) if m.get("train")), len(messages))
         row: Row = {"messages": messages, "tools": tool_schemas(), "n_context": context}
-        return row | summary(trajectory, talk, its, best)
+        return row | facts
 
 
-def chat_messages(talk: Dialogue, reasoning: Reasoning = "reasoning_content") -> list[Row]:
-    """System, user, assistant and tool messages in the keys of chat templates."""
+def chat_messages(talk: Dialogue, reasoning: Reasoning = "reasoning_content", *, upto: int | None = None) -> list[Row]:
+    """System, user, assistant and tool messages in the keys of chat templates, of all parts or those before `upto`."""
     messages: list[Row] = [{"role": "system", "content": talk.system}] if talk.system else []
-    for part in talk.parts:
+    for part in talk.parts[:upto]:
         if isinstance(part, Speech):
             messages.append({"role": "user", "content": part.text})
             continue
@@ -470,9 +522,7 @@ class OpenAi(ChatFormat):
         Feature("parallel_tool_calls", "bool", "a reply in it calls several tools"),
     )
 
-    def values(
-        self, trajectory: Trajectory, talk: Dialogue, its: Sequence[Attempt], best: Attempt | None
-    ) -> Row | None:
+    def values(self, trajectory: Trajectory, talk: Dialogue, facts: Row) -> Row | None:
         """Arguments are JSON strings, reasoning has no place, and `weight` says which replies count."""
         replies = iter(talk.turns)
         messages = [
@@ -514,13 +564,21 @@ class ShareGpt(ChatFormat):
     name: ClassVar[str] = "sharegpt"
     about: ClassVar[str] = "conversations in ShareGPT's tags (LLaMA-Factory)"
     columns: ClassVar[tuple[Feature, ...]] = (
-        Feature("conversations", "json", "[{from, value}], human first and gpt or function_call last"),
+        Feature(
+            "conversations",
+            "structs",
+            "human first and gpt or function_call last",
+            (
+                Feature("from", "text", "human, observation, gpt or function_call"),
+                Feature("value", "text", "its words"),
+            ),
+        ),
         Feature("system", "text", "the system prompt"),
         Feature("tools", "text", "JSON list of function definitions"),
         *COLUMNS,
     )
 
-    def values(self, trajectory: Trajectory, talk: Dialogue, its: Sequence[Attempt], best: Attempt | None) -> Row:
+    def values(self, trajectory: Trajectory, talk: Dialogue, facts: Row) -> Row:
         """The conversation in its tags, the tools without their envelope, the summary."""
         tagged: list[Row] = []
         for part in talk.parts:
@@ -537,7 +595,7 @@ class ShareGpt(ChatFormat):
         if tagged[-1]["from"] == "observation":
             tagged.pop()
         tools = json_text([tool["function"] for tool in tool_schemas()])
-        return {"conversations": tagged, "system": talk.system, "tools": tools} | summary(trajectory, talk, its, best)
+        return {"conversations": tagged, "system": talk.system, "tools": tools} | facts
 
 
 # atif ---------------------------------------------------------------------------------------------------------------
@@ -551,6 +609,7 @@ class Atif(ChatFormat):
     name: ClassVar[str] = "atif"
     about: ClassVar[str] = "Agent Trajectory Interchange Format 1.8, a document a line"
     bare: ClassVar[bool] = True  # it forbids keys of one's own but in `extra`
+    whole: ClassVar[bool] = True
     columns: ClassVar[tuple[Feature, ...]] = (
         Feature("schema_version", "text", "ATIF-v1.8"),
         Feature("session_id", "text", "id of the run"),
@@ -561,9 +620,9 @@ class Atif(ChatFormat):
         Feature("extra", "json", "task, verdict, speed-up, how it ended"),
     )
 
-    def values(self, trajectory: Trajectory, talk: Dialogue, its: Sequence[Attempt], best: Attempt | None) -> Row:
+    def values(self, trajectory: Trajectory, talk: Dialogue, facts: Row) -> Row:
         """The document."""
-        run, facts = trajectory.run, summary(trajectory, talk, its, best)
+        run = trajectory.run
         model = next((t.reply.model for t in talk.fresh if t.reply.model), run.author)
         steps: list[Row] = [{"source": "system", "message": talk.system}] if talk.system else []
         for part in talk.parts:

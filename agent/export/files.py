@@ -5,6 +5,7 @@ ends second is refused.
 """
 
 import contextlib
+import csv
 import hashlib
 import json
 import math
@@ -23,7 +24,8 @@ from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.codec import Json, parsed, read_file
 from kerneltune.tools.schema.errors import StoreError, UsageError
 
-FileType = Literal["parquet", "jsonl"]
+FileType = Literal["parquet", "jsonl", "csv"]
+CSV_COLUMNS = ("prompt", "completion")
 MANIFEST = "export.json"
 _BATCH_ROWS, _BATCH_TALKS = 2_000, 100  # kernels have some 2 kB, conversations a hundred
 
@@ -71,6 +73,23 @@ class JsonlFile:
         self._file.close()
 
 
+class CsvFile:
+    """`prompt` and `completion` as texts, and nothing else: the messages of each, one after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", newline="", encoding="utf-8", errors="replace")
+        self._rows = csv.writer(self._file)
+        self._rows.writerow(CSV_COLUMNS)
+
+    def add(self, row: Row) -> None:
+        """Append a row."""
+        self._rows.writerow(["\n\n".join(m["content"] for m in row[name]) for name in CSV_COLUMNS])
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._file.close()
+
+
 class ParquetFile:
     """Arrow types by the kind of each column; zstd. Memory holds one batch."""
 
@@ -103,8 +122,16 @@ class ParquetFile:
         self._writer.close()
 
 
-def open_file(path: Path, columns: Sequence[Feature] | None, form: FileType) -> JsonlFile | ParquetFile:
+def fits_csv(made_by: Format) -> bool:
+    """Whether rows of a format are a question and an answer in words."""
+    found = {c.name: c.kind for c in made_by.columns}
+    return all(found.get(name) == "structs" for name in CSV_COLUMNS)
+
+
+def open_file(path: Path, columns: Sequence[Feature] | None, form: FileType) -> JsonlFile | ParquetFile | CsvFile:
     """Start a file of these columns; None: rows are written as they come, which only JSONL can."""
+    if form == "csv" and columns is not None:
+        return CsvFile(path)
     return JsonlFile(path, columns) if columns is None or form == "jsonl" else ParquetFile(path, columns)
 
 
@@ -114,6 +141,7 @@ _TYPES = {
     "float": pa.float64(),
     "bool": pa.bool_(),
     "texts": pa.list_(pa.string()),
+    "floats": pa.list_(pa.float64()),
     "json": pa.json_(),
     "messages": pa.list_(pa.json_()),  # a struct would give every message every key
     "exact": pa.string(),
@@ -158,6 +186,7 @@ class DataFile:
     path: str
     beside: bool
     rows: int = 0
+    longest_tokens: int = 0  # as estimated, of one row; 0 where trainers read none
     bytes: int = 0
     sha256: str = ""
 
@@ -167,7 +196,7 @@ class DataFiles:
 
     def __init__(self, folder: Path, form: FileType, common: Sequence[Feature]) -> None:
         self._folder, self._form, self._common = folder, form, tuple(common)
-        self._open: dict[tuple[str, str, bool], tuple[DataFile, JsonlFile | ParquetFile]] = {}
+        self._open: dict[tuple[str, str, bool], tuple[DataFile, JsonlFile | ParquetFile | CsvFile]] = {}
 
     def __enter__(self) -> "DataFiles":
         return self
@@ -178,16 +207,18 @@ class DataFiles:
             with contextlib.suppress(Exception):
                 file.close()
 
-    def add(self, made_by: Format, split: str, common: Row, own: Row) -> None:
+    def add(self, made_by: Format, split: str, common: Row, own: Row, facts: Row) -> None:
         """Append a row; where a format's own column has the name of a common one, the format's counts."""
         if made_by.bare:
-            self._add(made_by, split, common, beside=True)
-        self._add(made_by, split, own if made_by.bare else common | own)
+            self._add(made_by, split, common | facts, beside=True)
+        self._add(made_by, split, own if made_by.bare else common | facts | own)
+        known, _ = self._open[made_by.name, split, False]
+        known.longest_tokens = max(known.longest_tokens, facts.get("tokens") or 0)
 
     def _add(self, made_by: Format, split: str, row: Row, *, beside: bool = False) -> None:
         key = (made_by.name, split, beside)
         if key not in self._open:
-            columns = self._common if beside else None if made_by.bare else all_columns(made_by, self._common)
+            columns = None if made_by.bare and not beside else all_columns(made_by, self._common, beside=beside)
             form: FileType = "jsonl" if columns is None else self._form
             folder = "provenance" if beside else "data"
             known = DataFile(made_by.name, split, f"{folder}/{made_by.name}/{split}-00000-of-00001.{form}", beside)
@@ -209,10 +240,12 @@ class DataFiles:
         return [known for _, (known, _) in sorted(self._open.items(), key=lambda item: item[0])]
 
 
-def all_columns(made_by: Format, common: Iterable[Feature]) -> tuple[Feature, ...]:
-    """A format's own columns, then those that every row has."""
-    own = {c.name for c in made_by.columns}
-    return (*made_by.columns, *(c for c in common if c.name not in own))
+def all_columns(made_by: Format, common: Iterable[Feature], *, beside: bool = False) -> tuple[Feature, ...]:
+    """A format's own columns, facts of its rows, then what every row has; `beside`: without the first."""
+    found = {} if beside else {c.name: c for c in made_by.columns}
+    for column in (*made_by.all_facts(), *common):
+        found.setdefault(column.name, column)
+    return tuple(found.values())
 
 
 # A folder written aside, then renamed -------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import ast
 import hashlib
 import re
 import uuid
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePath
 
 from kerneltune.agent.attempt import Attempt
@@ -18,6 +18,8 @@ from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import Feature, Row
 from kerneltune.agent.export.similarity import parse
 from kerneltune.prompts import code, render
+from kerneltune.tools.languages.base import language_in
+from kerneltune.tools.languages.ptx.loader import language_of
 from kerneltune.tools.receipt import author_view
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Verdict
@@ -39,15 +41,23 @@ _ROOTS = ("torch", "nn", "F", "functional")
 _NO_OPERATORS = ("Module", "Parameter", "Tensor", "Size", "device", "dtype")
 
 
-def solve(run: RunStarted) -> Messages:
-    """Write a kernel for the task of a run, on the GPU of that run."""
-    return _asked(_solve(run.task, run.task_source, run.arch, run.gpu))
+def solve(run: RunStarted, language: str) -> Messages:
+    """Write a kernel in a language ("triton") for the task of a run, on the GPU of that run."""
+    return _asked(_solve(run.task, run.task_source, run.arch, run.gpu, language), language)
 
 
 def fix(run: RunStarted, source: str, status: str, error: str) -> Messages:
-    """Repair an attempt at the task of a run. `error`: what its author was told."""
+    """Repair an attempt at the task of a run, in its language. `error`: what its author was told."""
     task = _task(run.task, run.task_source, run.arch, run.gpu)
-    return _asked(render("export/fix.j2", task=task, source=source, status=status, error=error))
+    asked = render("export/fix.j2", task=task, source=source, status=status, error=error)
+    return _asked(asked, language_of(source))
+
+
+def convert(run: RunStarted, source: str, language: str) -> Messages:
+    """Write what a file with kernels computes in another language."""
+    task = _task(run.task, run.task_source, run.arch, run.gpu)
+    names = {"from_name": language_in(language_of(source)).name, "language_name": language_in(language).name}
+    return _asked(render("export/convert.j2", task=task, source=source, **names), language)
 
 
 def fim(kernel: str, prefix: str, suffix: str) -> Messages:
@@ -65,22 +75,37 @@ def plain(text: str) -> Messages:
     return [_said("assistant", text)]
 
 
-def _asked(user: str) -> Messages:
-    return [_said("system", _system()), _said("user", user)]
+def _asked(user: str, language: str) -> Messages:
+    return [_said("system", _system(language)), _said("user", user)]
 
 
 def _said(role: str, text: str) -> Row:
     return {"role": role, "content": text}
 
 
-@lru_cache(maxsize=1)
-def _system() -> str:
-    return render("export/system.j2")
+def talk(run: RunStarted) -> str:
+    """A short system prompt for a conversation with tools: what to do, the rules, the task."""
+    return _talk(run.task, run.task_source, run.arch, run.gpu, run.language)
+
+
+def _spoken(language: str) -> dict[str, str]:
+    found = language_in(language)
+    return {"language": language, "language_name": found.name, "imports": found.imports}
+
+
+@cache
+def _system(language: str) -> str:
+    return render("export/system.j2", **_spoken(language))
 
 
 @lru_cache(maxsize=MOST_KEPT)
-def _solve(name: str, source: str, arch: str, gpu: str | None) -> str:
-    return render("export/solve.j2", task=_task(name, source, arch, gpu))
+def _talk(name: str, source: str, arch: str, gpu: str | None, language: str) -> str:
+    return render("export/talk.j2", task=_task(name, source, arch, gpu), **_spoken(language))
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _solve(name: str, source: str, arch: str, gpu: str | None, language: str) -> str:
+    return render("export/solve.j2", task=_task(name, source, arch, gpu), language_name=language_in(language).name)
 
 
 @lru_cache(maxsize=MOST_KEPT)

@@ -1,7 +1,8 @@
 """Formats made of attempts: `sft-best`, `fim`, `convert`, `fix`, `dpo`, `kto`. Pure; see docs/formats.md.
 
-Only what is known counts. Nothing here rests on a rank without a clock: what was not timed is right or not; that it is
-faster than another is unknown.
+A prompt asks for the language of its answer, and what is compared or repaired stays in one language. Only what is known
+counts. Nothing here rests on a rank without a clock: what was not timed is right or not; that it is faster than another
+is unknown.
 """
 
 import ast
@@ -65,6 +66,14 @@ class Lineage:
         return self._nearest.get(attempt.attempt_id)
 
 
+def by_language(trajectory: Trajectory) -> list[tuple[str, Trajectory]]:
+    """The run once for each language of its attempts, with those alone."""
+    found: dict[str, list[Attempt]] = {}
+    for attempt in trajectory.attempts:
+        found.setdefault(language_of(attempt.source), []).append(attempt)
+    return [(language, replace(trajectory, attempts=tuple(its))) for language, its in found.items()]
+
+
 def _rank(attempt: Attempt, *, leads: bool) -> Rank:
     """Smaller is better."""
     if attempt.timing is None:
@@ -76,7 +85,8 @@ def _rank(attempt: Attempt, *, leads: bool) -> Rank:
 
 @dataclass
 class SftBest(Format):
-    """`per`: the best of each task over all runs, of each task on each GPU, or of each run; `top`: how many.
+    """`per`: the best of each task over all runs, of each task on each GPU, or of each run, always of each language on
+    its own; `top`: how many.
     Where nothing was timed they are the first that were right, without a place: nobody knows which is fast.
 
     What is best across machines: a time that was confirmed before one that was judged, before one that was only
@@ -104,29 +114,32 @@ class SftBest(Format):
     def survey(self, trajectory: Trajectory) -> None:
         """Remember who leads."""
         best_id = trajectory.best.attempt_id if trajectory.best else None
-        ranks = {_rank(a, leads=a.attempt_id == best_id) for a in trajectory.attempts if right(a)}
-        key = self._key(trajectory)
-        if leaders := nsmallest(self.top, {*self._best.get(key, []), *ranks}):
-            self._best[key] = leaders
+        for language, its in by_language(trajectory):
+            ranks = {_rank(a, leads=a.attempt_id == best_id) for a in its.attempts if right(a)}
+            key = self._key(trajectory, language)
+            if leaders := nsmallest(self.top, {*self._best.get(key, []), *ranks}):
+                self._best[key] = leaders
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """A row for each attempt of this run that is among the best."""
-        ranks = enumerate(self._best.get(self._key(trajectory), []), 1)
-        places = {rank[-1]: None if rank[0] == _UNTIMED else place for place, rank in ranks}
-        for attempt in trajectory.attempts:
-            if attempt.attempt_id in places:
-                values = {
-                    "prompt": instructions.solve(trajectory.run),
-                    "completion": instructions.answer(attempt.source),
-                    "place": places[attempt.attempt_id],
-                }
-                yield ExportRow(values, attempt)
+        for language, its in by_language(trajectory):
+            ranks = enumerate(self._best.get(self._key(trajectory, language), []), 1)
+            places = {rank[-1]: None if rank[0] == _UNTIMED else place for place, rank in ranks}
+            for attempt in its.attempts:
+                if attempt.attempt_id in places:
+                    values = {
+                        "prompt": instructions.solve(trajectory.run, language),
+                        "completion": instructions.answer(attempt.source),
+                        "place": places[attempt.attempt_id],
+                    }
+                    yield ExportRow(values, attempt)
 
-    def _key(self, trajectory: Trajectory) -> str:
+    def _key(self, trajectory: Trajectory, language: str) -> str:
         run = trajectory.run
         if self.per == "run":
-            return run.run_id
-        return run.task_sha256 if self.per == "task" else f"{run.task_sha256} {run.gpu or run.arch}"
+            return f"{language} {run.run_id}"
+        place = "" if self.per == "task" else run.gpu or run.arch
+        return f"{language} {run.task_sha256} {place}"
 
 
 # fim ------------------------------------------------------------------------------------------------------------------
@@ -138,6 +151,7 @@ class Fim(Format):
 
     name: ClassVar[str] = "fim"
     about: ClassVar[str] = "fill in the middle: the body of each kernel, from its signature and the rest of the file"
+    says: ClassVar[tuple[str, ...]] = ("prefix", "middle")
     columns: ClassVar[tuple[Feature, ...]] = (
         Feature("prefix", "text", "the file up to the body: imports, other kernels, signature, docstring"),
         Feature("middle", "text", "the body; prefix + middle + suffix is the file, to the byte"),
@@ -150,10 +164,10 @@ class Fim(Format):
     )
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
-        """A row for each kernel of each right attempt."""
+        """A row for each kernel that a right attempt launches."""
         for attempt in trajectory.attempts:
             if right(attempt):
-                for body in kernel_bodies(attempt.source):
+                for body in launched_bodies(attempt):
                     source = attempt.source
                     prefix, middle, suffix = source[: body.start], source[body.start : body.end], source[body.end :]
                     values = {
@@ -165,6 +179,13 @@ class Fim(Format):
                         "completion": instructions.plain(middle),
                     }
                     yield ExportRow(values, attempt)
+
+
+def launched_bodies(attempt: Attempt) -> "list[KernelBody]":
+    """The bodies of the kernels that an attempt launches, without those of what they call, such as TorchInductor's
+    one-line helpers; all where the record does not name what was launched."""
+    launched, bodies = {kernel.name for kernel in attempt.kernels}, kernel_bodies(attempt.source)
+    return [body for body in bodies if body.kernel in launched] or bodies
 
 
 @dataclass(frozen=True)
@@ -226,6 +247,7 @@ def _begin(source: str, starts: list[int], first: ast.stmt) -> int:
 class Convert(Format):
     name: ClassVar[str] = "convert"
     about: ClassVar[str] = "PyTorch to Triton, Triton to PTX and back: pairs in KernelBook's columns"
+    says: ClassVar[tuple[str, ...]] = ("direction", "python_code", "triton_code", "ptx_code")
     columns: ClassVar[tuple[Feature, ...]] = (
         Feature("python_code", "text", "the task's file: class Model, get_inputs, get_init_inputs"),
         Feature("triton_code", "text", "an accepted attempt's file: class ModelNew"),
@@ -237,17 +259,24 @@ class Convert(Format):
         Feature("module_name", "text", "the task's name"),
         Feature("uuid", "text", "of the pair of texts: the same pair has the same one in every export"),
         Feature("repo_name", "text", "kerneltune for tasks that ship with it; else empty"),
+        Feature("prompt", "structs", "system and user: the task, and the file to be converted", instructions.MESSAGE),
+        Feature("completion", "structs", "one assistant message: the file in the other language", instructions.MESSAGE),
     )
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """A row for each right attempt; two for one in PTX."""
         python_code = visible(trajectory.run.task_source)
         for attempt in filter(right, trajectory.attempts) if python_code else ():
-            if language_of(attempt.source) == "triton":
-                yield ExportRow(_pair(trajectory.run, PYTORCH_TO_TRITON, python_code, attempt.source), attempt)
-            elif (origin := _triton_of(trajectory, attempt)) and (ptx := "\n".join(ptx_texts(attempt.source))):
-                for direction in (TRITON_TO_PTX, PTX_TO_TRITON):
-                    yield ExportRow(_pair(trajectory.run, direction, python_code, origin.source, ptx), attempt)
+            run, made = trajectory.run, attempt.source
+            if language_of(made) == "triton":
+                pair = _pair(run, PYTORCH_TO_TRITON, python_code, made)
+                yield ExportRow(pair | _talk(instructions.solve(run, "triton"), made), attempt)
+            elif (origin := _triton_of(trajectory, attempt)) and (ptx := "\n".join(ptx_texts(made))):
+                there, back = (TRITON_TO_PTX, origin.source, made), (PTX_TO_TRITON, made, origin.source)
+                for direction, before, after in (there, back):
+                    asked = instructions.convert(run, before, language_of(after))
+                    pair = _pair(run, direction, python_code, origin.source, ptx)
+                    yield ExportRow(pair | _talk(asked, after), attempt)
 
 
 def _triton_of(trajectory: Trajectory, attempt: Attempt) -> Attempt | None:
@@ -257,6 +286,10 @@ def _triton_of(trajectory: Trajectory, attempt: Attempt) -> Attempt | None:
             return parent
         attempt = parent
     return None
+
+
+def _talk(prompt: instructions.Messages, source: str) -> Row:
+    return {"prompt": prompt, "completion": instructions.answer(source)}
 
 
 def _pair(run: RunStarted, direction: str, python_code: str, triton_code: str, ptx_code: str = "") -> Row:
@@ -280,6 +313,7 @@ def _pair(run: RunStarted, direction: str, python_code: str, triton_code: str, p
 class Fix(Format):
     name: ClassVar[str] = "fix"
     about: ClassVar[str] = "a failing attempt with its error, and the nearest descendant that is right"
+    says: ClassVar[tuple[str, ...]] = ("broken", "fixed")
     cases: ClassVar[bool] = True
     columns: ClassVar[tuple[Feature, ...]] = (
         Feature("prompt", "structs", "system and user: the task, the failing file, the error", instructions.MESSAGE),
@@ -298,11 +332,12 @@ class Fix(Format):
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """A row for each failing attempt that something came of."""
-        lineage = Lineage(trajectory)
-        for attempt in trajectory.attempts:
-            found = lineage.nearest(attempt) if fails(attempt) else None
-            if found is not None and found.attempt.source != attempt.source:
-                yield _fix_row(trajectory, attempt, found)
+        for _, its in by_language(trajectory):
+            lineage = Lineage(its)
+            for attempt in its.attempts:
+                found = lineage.nearest(attempt) if fails(attempt) else None
+                if found is not None and found.attempt.source != attempt.source:
+                    yield _fix_row(trajectory, attempt, found)
 
 
 def _fix_row(trajectory: Trajectory, broken: Attempt, found: Descendant) -> ExportRow:
@@ -402,15 +437,17 @@ def _high_us(attempt: Attempt) -> float:
 @dataclass
 class Dpo(Format):
     """Both answers are of one run: the same task, the same machine. `over`: which pairs; `per_run`: how many at most;
-    `least_margin`: how many times faster a faster one must be; the same `seed` makes the same pairs."""
+    `least_margin`: how many times faster a faster one must be (below 1.05 most pairs are one constant apart, and teach
+    next to nothing); the same `seed` makes the same pairs."""
 
     over: Literal["both", "right", "faster"] = "both"
     per_run: int = 16
-    least_margin: float = 1.0
+    least_margin: float = 1.05
     seed: int = 0
 
     name: ClassVar[str] = "dpo"
     about: ClassVar[str] = "preference pairs: right over failing, faster over slower (TRL DPO)"
+    says: ClassVar[tuple[str, ...]] = ("chosen", "rejected")
     columns: ClassVar[tuple[Feature, ...]] = (
         instructions.ASKED,
         Feature("chosen", "structs", "one assistant message: the better kernel's file", instructions.MESSAGE),
@@ -437,7 +474,7 @@ class Dpo(Format):
         run, pairs = trajectory.run, [p for p in self._pairs(trajectory) if p.better.source != p.worse.source]
         for pair in _drawn(pairs, self.per_run, Random(f"{self.seed} {run.run_id} share")):
             values = {
-                "prompt": instructions.solve(run),
+                "prompt": instructions.solve(run, language_of(pair.better.source)),
                 "chosen": instructions.answer(pair.better.source),
                 "rejected": instructions.answer(pair.worse.source),
                 "better_by": pair.by,
@@ -449,7 +486,7 @@ class Dpo(Format):
             yield ExportRow(values, pair.better)
 
     def _pairs(self, trajectory: Trajectory) -> list[Preference]:
-        found = preferences(trajectory, self.seed, self.least_margin)
+        found = [p for _, its in by_language(trajectory) for p in preferences(its, self.seed, self.least_margin)]
         return found if self.over == "both" else [pair for pair in found if pair.by == self.over]
 
 
@@ -488,8 +525,9 @@ class Kto(Format):
         for attempt in trajectory.attempts:
             label = self._label(attempt)
             if label is not None:
-                prompt, completion = instructions.solve(trajectory.run), instructions.answer(attempt.source)
-                yield ExportRow({"prompt": prompt, "completion": completion, "label": label}, attempt)
+                prompt = instructions.solve(trajectory.run, language_of(attempt.source))
+                values = {"prompt": prompt, "completion": instructions.answer(attempt.source), "label": label}
+                yield ExportRow(values, attempt)
 
     def _label(self, attempt: Attempt) -> bool | None:
         if fails(attempt):

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kerneltune.agent.attempt import Attempt
-from kerneltune.agent.export.base import ExportRow, Format
+from kerneltune.agent.export.base import ExportRow, Format, Row, sizes
 from kerneltune.agent.export.card import Statistics
 from kerneltune.agent.export.files import DataFile, DataFiles, FileType
 from kerneltune.agent.export.privacy import PrivateNames, Scrubber
 from kerneltune.agent.export.provenance import Provenance, columns, predicate
 from kerneltune.agent.export.rewards import RejectionSampling, rewards_of
-from kerneltune.agent.export.similarity import Duplicates, Placement
+from kerneltune.agent.export.similarity import Duplicates, Placement, SameRows
 from kerneltune.agent.record.query import ChosenRun
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.record.trajectory import Trajectory
@@ -63,8 +63,9 @@ class Exporter:
         self._recipe, self._store, self._progress = recipe, store, progress
         self._rewards = rewards_of(recipe.rewards)
         self._scrubber = Scrubber(recipe.private)
-        self._where = predicate(recipe.where, [r.name for r in self._rewards])
+        self._where = predicate(recipe.where, [r.name for r in self._rewards], recipe.formats)
         self._duplicates: Duplicates | None = None
+        self._same_rows = SameRows()
 
     def write(self, folder: Path) -> WrittenRows:
         """Write the data files below `folder`. Raises StoreError, OSError."""
@@ -117,7 +118,7 @@ class Exporter:
         """Whether a row about this attempt (or about none) is kept."""
         sampling = self._recipe.sampling
         sampled = sampling is None or attempt is None or sampling.keeps(attempt)
-        return sampled and self._where(facts.of(attempt))
+        return sampled and self._where(facts.of(attempt), None)
 
     def _kept(self, attempts: Iterable[Attempt], facts: Provenance) -> list[Attempt]:
         return [a for a in attempts if self._passes(a, facts)]
@@ -126,9 +127,11 @@ class Exporter:
         facts = self._facts(trajectory)
         for made_by in self._recipe.formats:
             for made in self._made(made_by, trajectory):
-                if self._passes(made.attempt, facts):
-                    common = facts.of(made.attempt)
-                    files.add(made_by, facts.split, common, self._scrubber.row(made.values))
+                passes = self._passes(made.attempt, facts)
+                own = made.facts | sizes(made.values) | self._ids(made_by, made) if passes else {}
+                if passes and self._where(made.values | own, made_by.name):
+                    common, clean = facts.of(made.attempt), self._scrubber.row
+                    files.add(made_by, facts.split, common, clean(made.values), clean(own))
                     written.providers.add(str(common["provider"]))
                 else:
                     written.filtered[made_by.name] += 1
@@ -136,6 +139,13 @@ class Exporter:
         talk_alone = not trajectory.attempts and trajectory.conversations and self._passes(None, facts)
         if kept or talk_alone:
             written.statistics.add(trajectory, kept, facts)
+
+    def _ids(self, made_by: Format, made: ExportRow) -> Row:
+        """Of a row that may say what another says."""
+        if not made_by.says or not self._recipe.duplicates:
+            return {}
+        found, first = self._same_rows.of(made_by.name, [made.values[name] for name in made_by.says])
+        return {"row_exact": found, "row_first": first}
 
     def _made(self, made_by: Format, trajectory: Trajectory) -> Iterator[ExportRow]:
         if made_by.events:

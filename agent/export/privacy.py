@@ -1,4 +1,5 @@
-"""What must not leave the machine: keys, home folders, and the names of hosts, users and their addresses.
+"""What must not leave the machine: keys, home folders and other folders of people, and the names of hosts, users and
+their addresses.
 
 Each becomes a placeholder that says what it was. Nearly every text holds none, which has to be found out fast: a
 pattern is only tried where one of its plain strings occurs; a text of 2.4 kB costs 75 us. Not found are secrets without
@@ -9,11 +10,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from kerneltune.tools.schema.codec import Json
 
 KEY, HOME, HOST, USER, EMAIL, IP = "<api-key>", "<home>", "<host>", "<user>", "<email>", "<ip>"
+FOLDER, CWD, RUNS, VENV, TEMPORARY = "<folder>", "<cwd>", "<runs>", "<venv>", "<tmp>"
 _MOST_TEXTS = 500  # clean ones, remembered whole: a prompt comes again with each row of its run
 _SHORTEST = 17  # characters of the shortest key that is all letters and digits
 
@@ -32,6 +35,7 @@ _WORDS_NOT_NAMES = frozenset(
 )
 _HOST_FIELDS = re.compile(r"(?i)^(?:host|hostname|host_name|node|nodename|fqdn|machine_name)$")
 _USER_FIELDS = re.compile(r"(?i)^(?:user|username|user_name|login|owner)$")
+_URL_FIELDS = re.compile(r"(?i)^(?:base_?url|endpoint|api_base)$")
 _HOME_OWNER = re.compile(rf"(?:/home/|/Users/|\\Users\\)({OWNER})")
 
 
@@ -41,26 +45,33 @@ class PrivateNames:
 
     hosts: frozenset[str] = frozenset()
     users: frozenset[str] = frozenset()
+    folders: frozenset[tuple[str, str]] = frozenset()  # with what stands in their place
 
     def __or__(self, other: "PrivateNames") -> "PrivateNames":
-        return PrivateNames(self.hosts | other.hosts, self.users | other.users)
+        return PrivateNames(self.hosts | other.hosts, self.users | other.users, self.folders | other.folders)
 
 
-def names_here() -> PrivateNames:
-    """Those of this machine and of who runs this process."""
+def names_here(runs_dir: Path | None = None) -> PrivateNames:
+    """Those of this machine, of who runs this process, and of the folders that it works in."""
     import getpass
     import socket
+    import sys
+    import tempfile
 
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container's user without a name
         user = ""
-    return PrivateNames(frozenset(_host_forms(socket.gethostname())), frozenset((user,) if _is_name(user) else ()))
+    here = {CWD: Path.cwd(), VENV: Path(sys.prefix), TEMPORARY: Path(tempfile.gettempdir())}
+    here |= {RUNS: runs_dir.resolve()} if runs_dir else {}
+    told = {(str(path), name) for name, path in here.items() if len(path.parts) > 2 and path.parts[1] not in _SYSTEM}
+    hosts = frozenset(_host_forms(socket.gethostname()))
+    return PrivateNames(hosts, frozenset((user,) if _is_name(user) else ()), frozenset(told))
 
 
-def names_known(machines: Iterable[Json]) -> PrivateNames:
-    """Names of this machine, its user, and those that the facts of other machines give away."""
-    names = names_here()
+def names_known(machines: Iterable[Json], runs_dir: Path | None = None) -> PrivateNames:
+    """Names of this machine, its user, its folders, and those that the facts of other machines give away."""
+    names = names_here(runs_dir)
     for machine in machines:
         names |= names_in(machine)
     return names
@@ -121,6 +132,9 @@ _MARKED = {  # the plain string by which it is found: the rest of the key
     "xox": r"[abeoprs]-[\w-]{10,}",
     "AKIA": r"[A-Z0-9]{16}(?![A-Za-z0-9])",
     "ASIA": r"[A-Z0-9]{16}(?![A-Za-z0-9])",
+    "wandb_v1_": r"[A-Za-z0-9_-]{20,}",
+    "fw_": r"(?=[A-Za-z]*\d)[A-Za-z0-9]{20,}",
+    "hooks.slack.com/services/": r"[\w/-]{12,}",
     "npm_": r"(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{30,}",
     "pypi-": r"[\w-]{40,}",
     "gsk_": r"(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{20,}",
@@ -130,7 +144,9 @@ _MARKED = {  # the plain string by which it is found: the rest of the key
     "eyJ": r"[\w-]{8,2000}+\.[\w-]{8,}(?:\.[\w-]*)?",
 }
 _PATTERNS = {mark: re.compile(rf"{_START}{re.escape(mark)}(?:{rest})") for mark, rest in _MARKED.items()}
-_BROKEN = ("sk-", "AIza", "ya29.", "glpat-", "nvapi-", "SG.", "pypi-")  # may hold many "-" and "_"
+_BROKEN = (  # may hold many "-" and "_"
+    *("sk-", "AIza", "ya29.", "glpat-", "nvapi-", "SG.", "pypi-", "wandb_v1_", "hooks.slack.com/services/"),
+)
 _BROKEN_KEYS = [(mark, _PATTERNS[mark]) for mark in _BROKEN]
 _KEYS = [(mark, pattern) for mark, pattern in _PATTERNS.items() if mark not in _BROKEN]
 _LONG_RUN = b"a" * 12  # letters and digits in a row: all other keys have so many, and lines of code seldom do
@@ -160,6 +176,7 @@ _NAMES_PASSWORD = re.compile(r"(?i)passw|passphrase|(?:^|[_-])pwd$")
 _NAMES_HASH = re.compile(r"(?i)sha\d|hash|digest|checksum|_id$|_ref$")
 _BEARER = re.compile(r"(?i)(bearer\s+)([\w\-.~+/]{12,}=*)")
 _IN_URL = re.compile(r"(?<=://)([^\s/:@\"'\\]*):([^\s@/\"'\\]+)(?=@)")
+_SIGNATURE = re.compile(r"([?&]sig=)([A-Za-z0-9%+/=_-]{20,})")  # of Azure's shared links
 _RUN = re.compile(r"[A-Za-z0-9+/]{16,}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 _UNIX_HOME = re.compile(rf"(?:(?<!\\)\\{{1,16}})?/(?:home|Users)\\*/(?!\.\.){OWNER}")
@@ -171,6 +188,20 @@ _ROOT = re.compile(
 _WINDOWS_HOME = re.compile(
     rf"(?i)(?:(?<![a-z0-9])|(?<=\\[nrt]))[a-z]:(?:\\+|/)(?:Users|Documents and Settings)(?:\\+|/){OWNER}"
 )
+# Where clusters keep people's files. What stands below says who they are; the last part says what it is about.
+_SHARED_ROOTS = (
+    "scratch|gpfs\\w*|lustre\\w*|beegfs|nfs\\w*|data\\d*|mnt|fsx|efs|shared?|storage|projects?|workspaces?|work|raid"
+    "|export|net|srv|media|vol\\w*|ssd\\w*|nvme\\w*|tmp/pytest-of-[^/\\s]+"
+)
+_SHARED_START = re.compile(rf"/(?:{_SHARED_ROOTS})/")
+_SHARED = re.compile(rf"(?:(?<![\w.~\->)\]\\/])|(?<=\\[nrtbf]))/(?:{_SHARED_ROOTS})(?:/{OWNER})*/(?={OWNER})")
+_SYSTEM = frozenset(("usr", "opt", "bin", "lib", "etc"))
+_INTERNAL = "internal|corp|lan|local|intranet"
+_INTERNAL_HOST = re.compile(
+    rf"(?i)(?<=://)(?:[a-z0-9-]+\.)+(?:{_INTERNAL})(?![\w.-])"
+    rf"|(?<![\w.@-])(?=[a-z.]*[\d-])(?:[a-z0-9-]+\.){{2,}}(?:{_INTERNAL})(?![\w(\[.-])"  # no module of Python's
+)
+_URL_HOST = re.compile(r"(?<=://)(?!localhost|127\.0\.0\.1|\[::1\])(?:[^\s/@]*@)?[^\s/:@\"'\\]+")
 _TOP = "com org net edu gov mil int info biz dev app ai cloud tech local lan internal corp home intranet example test"
 _AT_DOMAIN = re.compile(r"@(?<=[\w+%-]@)[A-Za-z0-9-]+\.[A-Za-z]")
 _EMAIL = re.compile(
@@ -195,6 +226,7 @@ class Scrubber:
         named = ((names.hosts, HOST), (names.users, USER))
         self._names = [(_words(those), placeholder) for those, placeholder in named if those]
         self._literals = tuple({name.lower() for those, _ in named for name in those})
+        self._folders = sorted(names.folders, key=lambda told: -len(told[0]))  # the innermost first
         self._clean: set[str] = set()
 
     def row(self, row: Mapping[str, Json]) -> dict[str, Json]:
@@ -219,6 +251,9 @@ class Scrubber:
         return mended
 
     def _mended(self, text: str) -> str:
+        for folder, placeholder in self._folders:
+            if folder in text:
+                text = re.sub(rf"{re.escape(folder)}(?![\w.-])", placeholder, text)
         low = text.lower()
         facts = _Facts(text, low, bool(_LONG_RUN in text.encode("utf-8", "replace").translate(_ALNUM)))
         for finds, mends in _MENDERS:
@@ -245,6 +280,8 @@ class Scrubber:
         made: dict[str, Json] = {}
         for key, inner in value.items():
             secret = isinstance(inner, str) and isinstance(key, str) and _is_secret(key, inner)
+            if isinstance(inner, str) and isinstance(key, str) and _URL_FIELDS.match(key):
+                inner = _URL_HOST.sub(HOST, inner)
             made[_free(self.text(str(key)), made)] = KEY if secret else self._value(inner, level + 1)
         return made
 
@@ -263,8 +300,12 @@ def _free(key: str, taken: Mapping[str, Json]) -> str:
 
 
 def _words(names: Iterable[str]) -> re.Pattern[str]:
-    longest_first = "|".join(re.escape(n) for n in sorted(names, key=lambda n: (-len(n), n)))
-    return re.compile(rf"(?i)(?:(?<![\w-])|(?<=\\[nrt]))(?:{longest_first})(?![\w-])")
+    """Whole words, and parts of words that "-" and "_" join, where a name is too long to be one by chance."""
+    order = sorted(names, key=lambda n: (-len(n), n))
+    whole, joined = ("|".join(re.escape(n) for n in order if (len(n) > 3) is long) for long in (False, True))
+    ways = [rf"(?:(?<![\w-])|(?<=\\[nrt]))(?:{whole})(?![\w-])"] if whole else []
+    ways += [rf"(?:(?<![^\W_])|(?<=\\[nrt]))(?:{joined})(?![^\W_])"] if joined else []
+    return re.compile(rf"(?i){'|'.join(ways)}")
 
 
 def _is_random(value: str) -> bool:
@@ -361,6 +402,9 @@ _MENDERS: tuple[tuple[Callable[[_Facts], object], Callable[[str], str]], ...] = 
     (_one_of(":\\", ":/"), _replaced(_WINDOWS_HOME, HOME)),
     (_one_of("home", "users"), _replaced(_UNIX_HOME, HOME)),
     (_one_of("/root"), _replaced(_ROOT, HOME)),
+    (lambda facts: _SHARED_START.search(facts.low), _replaced(_SHARED, f"{FOLDER}/")),
+    (lambda facts: "sig=" in facts.text, lambda text: _SIGNATURE.sub(lambda m: m[1] + KEY, text)),
+    (_one_of(".internal", ".corp", ".lan", ".local", ".intranet"), _replaced(_INTERNAL_HOST, HOST)),
     (lambda facts: "@" in facts.text and _AT_DOMAIN.search(facts.text), _replaced(_EMAIL, EMAIL)),
     (lambda facts: _DOTTED.search(facts.text), _replaced(_IPV4, IP)),
     (lambda facts: _COLONS.search(facts.text), _replaced(_IPV6, IP)),

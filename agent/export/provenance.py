@@ -11,17 +11,20 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import PurePath
+from typing import Any, Protocol
 
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
-from kerneltune.agent.export.base import Feature, Row
+from kerneltune.agent.export.base import Feature, Format, Row
 from kerneltune.agent.export.privacy import Scrubber
 from kerneltune.agent.export.rewards import Reward, labels
 from kerneltune.agent.export.similarity import Duplicate, Placement
 from kerneltune.agent.models.providers import CLIENTS, OFFLINE, SourceTerms
 from kerneltune.agent.models.providers import PROVIDERS as MODEL_PROVIDERS
 from kerneltune.agent.record.trajectory import Trajectory
+from kerneltune.tools.languages import FOLDERS
+from kerneltune.tools.languages.ptx.loader import language_of
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 
@@ -78,6 +81,7 @@ def terms_of(provider: str) -> SourceTerms:
 
 
 SCHEMA_VERSION = 1
+_LANGUAGES = tuple(FOLDERS.values())
 _LESSONS_FROM = ("none", "same_task", "same_split", "other_split")
 _RUN = (
     Feature("schema_version", "int", "of this table's columns; it grows when one changes its meaning"),
@@ -92,6 +96,7 @@ _RUN = (
     Feature("provider", "text", f"whose words: {', '.join(PROVIDERS)}"),
     Feature("model", "text", "the model; null without one"),
     Feature("source_terms", "text", "which terms bind those who use the words; see the card"),
+    Feature("language", "text", f"what the kernel is, or was to be, written in: {', '.join(_LANGUAGES)}"),
     Feature("arch", "text", "what was compiled for"),
     Feature("gpu", "text", "the GPU that the run began on; null: it began without one"),
     Feature("torch", "text", "version"),
@@ -169,7 +174,10 @@ class Provenance:
         return known
 
     def _of_run(self, run: RunStarted, place: Placement) -> Row:
-        provider, _, model = run.author.partition(":")
+        kind, _, model = run.author.partition(":")
+        if kind == "scripted":
+            model = PurePath(model).name  # of a script's path the folders are nobody's business
+        author = f"{kind}:{model}" if model else kind
         provider = provider_of(run.author)
         versions = run.versions
         return {
@@ -180,10 +188,11 @@ class Provenance:
             "family": self.clean(place.family),
             "split": place.split,
             "leaked": place.leaked and self.clean(place.leaked),
-            "author": self.clean(run.author),
+            "author": self.clean(author),
             "provider": provider,
             "model": self.clean(model) or None,
             "source_terms": terms_of(provider).tag,
+            "language": run.language,
             "arch": run.arch,
             "gpu": run.gpu and self.clean(run.gpu),
             "torch": versions.get("torch"),
@@ -195,6 +204,7 @@ class Provenance:
         thought = self._thought.get((attempt.conversation, attempt.turn)) if attempt.turn is not None else None
         made: Row = {
             "attempt_id": attempt.attempt_id,
+            "language": language_of(attempt.source),
             "created": _moment(attempt.at),
             "status": attempt.status.value if attempt.status else None,
             "tier": attempt.tier,
@@ -245,12 +255,22 @@ def _spills(attempt: Attempt) -> int | None:
 _CHOICES: Mapping[str, Sequence[str]] = {
     "split": ("train", "validation", "test"),
     "lessons": _LESSONS_FROM,
+    "language": _LANGUAGES,
     "provider": PROVIDERS,
     "status": [status.value for status in Status],
     "tier": ("screened", "judged", "confirmed"),
 }
 _TRUTHS = {"true": True, "false": False}
-Keep = Callable[[Mapping[str, object]], bool]
+_Test = Callable[[Mapping[str, object]], bool]
+
+
+class Keep(Protocol):
+    """See `predicate`."""
+
+    def __call__(self, row: Mapping[str, object], of: str | None = None) -> bool:
+        """Whether these values pass."""
+
+
 _SPEC = re.compile(r"\s*([A-Za-z_]\w*)\s*(!=|>=|<=|=|>|<)\s*(.*?)\s*", re.DOTALL)
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -264,32 +284,48 @@ _MOST_OF_A_SPEC = 1000
 
 def where_fields() -> dict[str, tuple[str, str]]:
     """What `--where` may ask for: kind and meaning of each name."""
-    kinds = {"int": "number", "float": "number"}
-    return {
-        c.name: ("date" if c.name == "created" else kinds.get(c.kind, c.kind), c.about)
-        for c in (*_RUN, *_ATTEMPT)
-        if c.name != "schema_version"
-    }
+    return {name: kind for name, kind in _fields((*_RUN, *_ATTEMPT)).items() if name != "schema_version"}
 
 
-def predicate(where: Sequence[str], rewards: Iterable[str] = ()) -> Keep:
-    """Whether a row with these columns is kept: all of the conditions must hold, each a field, an operator and a value.
+def _fields(features: Iterable[Feature]) -> dict[str, tuple[str, str]]:
+    kinds = {"int": "number", "float": "number", "text": "text", "bool": "bool"}
+    return {c.name: ("date" if c.name == "created" else kinds[c.kind], c.about) for c in features if c.kind in kinds}
+
+
+def predicate(where: Sequence[str], rewards: Iterable[str] = (), formats: Iterable[type[Format] | Format] = ()) -> Keep:
+    """Whether a row is kept: all of the conditions must hold, each a field, an operator and a value.
     `status=correct|checked` holds for either. What is unknown (null) matches nothing, `!=` neither: nobody knows that
     it differs.
 
-    rewards: names of the rewards' columns. Raises UsageError naming the condition, what is wrong with it, and what
-    would work.
+    The answer is for what every row has when it is asked without a format's name, and for what rows of that format
+    have of their own otherwise. rewards: names of the rewards' columns; formats: whose own columns may be asked for.
+    Raises UsageError naming the condition, what is wrong with it, and what would work.
     """
     known = where_fields() | {f"reward_{name}": ("number", "a reward") for name in rewards}
-    tests = [_compiled(spec, known) for spec in where]
-    return lambda row: all(test(row) for test in tests)
+    own = {f.name: _fields((*f.columns, *f.all_facts())) for f in formats}
+    whose: dict[str | None, list[_Test]] = {}
+    for spec in where:
+        name = _parted(spec)[0]
+        having = [of for of, its in own.items() if name in its and name not in known]
+        if having and len(having) < len(own):
+            lacking = ", ".join(of for of in own if of not in having)
+            raise UsageError(f"--where {spec!r}: {name} is a column of {', '.join(having)}, not of {lacking}")
+        of: str | None
+        for of in having or (None,):
+            whose.setdefault(of, []).append(_compiled(spec, own[of] if of else known))
+    return lambda row, of=None: all(test(row) for test in whose.get(of, ()))
 
 
-def _compiled(spec: str, known: Mapping[str, tuple[str, str]]) -> Keep:
+def _parted(spec: str) -> tuple[str, str, str]:
+    """Field, operator and value. Raises UsageError."""
     found = _SPEC.fullmatch(spec) if len(spec) <= _MOST_OF_A_SPEC else None
     if found is None:
         raise UsageError(f"--where {spec!r:.200}: wanted a field, an operator and a value, as in speedup>=1.2")
-    name, sign, text = found.groups()
+    return found[1], found[2], found[3]
+
+
+def _compiled(spec: str, known: Mapping[str, tuple[str, str]]) -> _Test:
+    name, sign, text = _parted(spec)
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         way_out = f"did you mean {' or '.join(close)}?" if close else f"fields: {', '.join(known)}"

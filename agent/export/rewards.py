@@ -200,6 +200,15 @@ def proven(attempt: Attempt, *, correct: float = 0.3, cap: float = 4.0, baseline
     return correct + (1.0 - correct) * min(max(coverage, 0.0), 1.0) * place
 
 
+def stages(attempt: Attempt, *, compiles: float = 0.2) -> float | None:
+    """1 for being right, a little for compiling: for the first steps of a model that gets nothing right."""
+    known = correct(attempt)
+    if known is None:
+        return None
+    pays = compilable(attempt) and attempt.status is not Status.IMPOSSIBLE
+    return 1.0 if known else compiles if pays else 0.0
+
+
 def hypothesis(attempt: Attempt) -> float | None:
     """The expectation that the attempt tested was confirmed, refuted, or undecided (0). Unknown without a clock."""
     worth = {"confirmed": 1.0, "refuted": -1.0, "open": 0.0}
@@ -249,9 +258,9 @@ def _mean(values: Iterable[float]) -> float | None:
 # How a command line names a reward ----------------------------------------------------------------------------------
 
 REWARDS: Mapping[str, Callable[..., float | None]] = {
-    f.__name__: f for f in (fast_p, kevin, drkernel, sol, proven, hypothesis, prediction)
+    f.__name__: f for f in (fast_p, kevin, drkernel, sol, proven, stages, hypothesis, prediction)
 }
-_LIMITS = {"proven": {"correct": (0.0, 1.0), "cap": (1.01, math.inf)}}
+_LIMITS = {"stages": {"compiles": (0.0, 1.0)}, "proven": {"correct": (0.0, 1.0), "cap": (1.01, math.inf)}}
 
 
 @dataclass(frozen=True)
@@ -406,11 +415,12 @@ def _generations(grown: Sequence[Attempt], trajectory: Trajectory, reward: Score
 
 
 def group_of(run: RunStarted, turn: RewardedTurn) -> Hashable:
-    """What a turn is compared with: the same turn of the same task on the same GPU, conversations with conversations.
+    """What a turn is compared with: the same turn of the same task on the same GPU in the same language, conversations
+    with conversations.
 
     Rollouts of several models are compared with each other: a mean of others is a fair baseline whoever they are, for
     it does not depend on the turn's own return. Times of another GPU are on another scale."""
-    return (run.task_sha256, run.gpu or "", turn.reply is not None, turn.number)
+    return (run.task_sha256, run.gpu or "", run.language, turn.reply is not None, turn.number)
 
 
 class ReturnGroups:
@@ -436,19 +446,19 @@ class ReturnGroups:
         return int(self._groups.get(group, (0,))[0])
 
     def trloo(self, group: Hashable, to_go: float | None) -> float | None:
-        """Pass two, turn-level leave-one-out: G minus the mean of the others, N / (N - 1) * (G - mean); G itself when
-        there are no others. None for an unknown return. Raises ValueError for a group that pass one did not see."""
+        """Pass two, turn-level leave-one-out: G minus the mean of the others, N / (N - 1) * (G - mean). None for an
+        unknown return, and where there are no others. Raises ValueError for a group that pass one did not see."""
         if to_go is None:
             return None
         n, mean, _ = self._seen(group)
-        return to_go if n == 1.0 else n / (n - 1.0) * (to_go - mean)
+        return None if n == 1.0 else n / (n - 1.0) * (to_go - mean)
 
     def grpo(self, group: Hashable, to_go: float | None) -> float | None:
-        """Pass two, normalised in the group: (G - mean) / (standard deviation + 1e-6); G when there are no others."""
+        """Pass two, normalised in the group: (G - mean) / (standard deviation + 1e-6); None as for `trloo`."""
         if to_go is None:
             return None
         n, mean, spread = self._seen(group)
-        return to_go if n == 1.0 else (to_go - mean) / (math.sqrt(max(spread, 0.0) / (n - 1.0)) + _STD_FLOOR)
+        return None if n == 1.0 else (to_go - mean) / (math.sqrt(max(spread, 0.0) / (n - 1.0)) + _STD_FLOOR)
 
     def _seen(self, group: Hashable) -> Sequence[float]:
         held = self._groups.get(group)

@@ -1,10 +1,11 @@
 """Which sources say the same, which tasks are one family, and which are a benchmark's problems.
 
 Exactly the same: equal lexemes without comments, docstrings and layout. Nearly the same: about 0.8 of their 5-grams of
-lexemes are (MinHash, by rensa). `rensa` is of the extra `export`.
+lexemes are, with their names or without (MinHash, by rensa). `rensa` is of the extra `export`.
 """
 
 import ast
+import keyword
 import math
 import re
 import warnings
@@ -12,10 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from kerneltune.tools.schema.codec import leads_within
 from kerneltune.tools.schema.errors import UsageError
+
+if TYPE_CHECKING:
+    from rensa import RMinHash
 
 JACCARD = 0.8
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
@@ -92,6 +96,18 @@ def _is_constant(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
+def renamed(said: Sequence[str]) -> list[str]:
+    """The lexemes with numbers in the place of names, by the order of their first use: what other names would leave as
+    it is. Words of Python and attributes stay, `tl.exp` for one."""
+    numbers: dict[str, str] = {}
+    before, made = "", []
+    for lexeme in said:
+        is_name = lexeme.isidentifier() and not keyword.iskeyword(lexeme) and before != "."
+        made.append(numbers.setdefault(lexeme, f"${len(numbers)}") if is_name else lexeme)
+        before = lexeme
+    return made
+
+
 def five_grams(said: Sequence[str]) -> set[str]:
     """The 5-grams of lexemes; of fewer, all of them."""
     tokens = [lexeme for lexeme in said if lexeme[0] != "\n"]
@@ -120,7 +136,8 @@ class Duplicates:
         from rensa import RMinHash, RMinHashDeduplicator
 
         self._minhash = RMinHash
-        self._index = RMinHashDeduplicator(JACCARD, _PERMUTATIONS, True, 16, _SEED)
+        # One for what is said, one for what is said but for names; whoever is like a source in either is its kin.
+        self._indices = [RMinHashDeduplicator(JACCARD, _PERMUTATIONS, True, 16, _SEED) for _ in range(2)]
         self._near: dict[str, str] = {}  # of each exact id
         self._leaders: dict[str, int] = {}  # in the order in which they were seen
         self._of: dict[str, Duplicate] = {}
@@ -149,18 +166,38 @@ class Duplicates:
 
     def _leader(self, exact: str, said: Sequence[str]) -> str:
         """The first source that this one is nearly the same as; itself where there is none."""
-        signature = self._minhash(_PERMUTATIONS, _SEED)
-        grams = five_grams(said)
-        try:
-            signature.update(list(grams))
-        except UnicodeEncodeError:  # lone surrogates
-            signature.update([gram.encode("utf-8", "replace").decode() for gram in grams])
-        found: list[str] = self._index.get_duplicates(signature)
+        signatures = [self._signature(five_grams(words)) for words in (said, renamed(said))]
+        pairs = list(zip(self._indices, signatures, strict=True))
+        found: list[str] = [leader for index, signature in pairs for leader in index.get_duplicates(signature)]
         if found:
             return min(found, key=self._leaders.__getitem__)
-        self._index.add(exact, signature)
+        for index, signature in pairs:
+            index.add(exact, signature)
         self._leaders[exact] = len(self._leaders)
         return exact
+
+    def _signature(self, grams: set[str]) -> "RMinHash":
+        made = self._minhash(_PERMUTATIONS, _SEED)
+        try:
+            made.update(list(grams))
+        except UnicodeEncodeError:  # lone surrogates
+            made.update([gram.encode("utf-8", "replace").decode() for gram in grams])
+        return made
+
+
+class SameRows:
+    """Tells which rows of a format say the same, in the order in which they are made. Keeps 8 bytes a row."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, str]] = set()
+
+    def of(self, name: str, texts: Sequence[object]) -> tuple[str, bool]:
+        """Of a row of the format `name` that says these texts: an id of 16 hex digits, and whether it is its first."""
+        said = "\1".join("\0".join(lexemes(text if isinstance(text, str) else str(text))) for text in texts)
+        found = blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        first = (name, found) not in self._seen
+        self._seen.add((name, found))
+        return found, first
 
 
 # Families and splits ------------------------------------------------------------------------------------------------
@@ -282,6 +319,26 @@ _NO_OPERATIONS = frozenset(  # of a constructor, of shapes, of dtypes
     "init super parameter registerbuffer ones zeros randn rand empty tensor full arange size dim view reshape"
     " contiguous to float half bfloat16 len range int tuple list manualseed".split()
 )
+# What else an operation is called, and what it is made of. Signs, reciprocals and the bias of a linear layer do not
+# tell a task from another; where its data lie does not, either.
+_MADE_OF = {
+    **dict.fromkeys(("mm", "bmm", "linear", "addmm", "baddbmm", "scaledmm"), "matmul"),
+    **dict.fromkeys(("sub", "rsub", "subtract", "neg", "usub"), "add"),
+    **dict.fromkeys(("div", "truediv", "divide", "multiply", "mul", "reciprocal"), "mult"),
+    **{"square": "pow", "max": "amax", "min": "amin", "sqrtrsqrt": "sqrt", "rsqrt": "sqrt", "silu": "sigmoid mult"},
+    "softmax": "amax add exp sum mult",
+    "logsoftmax": "amax add exp sum log add",
+    "logsumexp": "amax add exp sum log add",
+    "rmsnorm": "pow mean add sqrt mult",
+    "layernorm": "mean add pow mean add sqrt mult",
+    "var": "mean add pow mean",
+    "softplus": "exp add log",
+    "mseloss": "add pow mean",
+}
+_LAYOUT = frozenset(
+    "t transpose permute unsqueeze squeeze expand flatten unbind zip cat chunk split splitwithsizes stack".split()
+)
+_ARITHMETIC = frozenset(("add", "mult", "pow"))
 _MOST_FILES = 100_000
 _MOST_BYTES = 1_000_000
 
@@ -289,14 +346,16 @@ _MOST_BYTES = 1_000_000
 class Benchmark:
     """The problems of a benchmark, ready for comparison with tasks. A task is leaked when its words are a problem's
     (Jaccard of at least 0.8), when its Model does the same operations as often (`F.layer_norm` is `nn.LayerNorm`;
-    shapes, parameters and their names do not count), or when it contains the problem, by 5-grams. One problem is named;
-    where a benchmark has sisters of it (matrix products of many shapes, say), it may be one of those."""
+    shapes, parameters and their names do not count), as they are called or as what they are made of (a softmax is a
+    maximum, a difference, exponentials, a sum and a quotient), or when it contains the problem, by 5-grams. One problem
+    is named; where a benchmark has sisters of it (matrix products of many shapes, say), it may be one of those."""
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
         named = sorted(problems)
         self._words = {name: _words(source) for name, source in named}
         self._grams = {name: five_grams(lexemes(source)) for name, source in named}
         self._operations = {ops: name for name, source in reversed(named) if (ops := _operations(source))}
+        self._primitives = {ops: name for name, source in reversed(named) if (ops := _primitives(source))}
 
     def of(self, source: str) -> str | None:
         """The problem that a task is, nearly is, or holds; None when there is none."""
@@ -306,6 +365,8 @@ class Benchmark:
             return near
         if (ops := _operations(source)) in self._operations:
             return self._operations[ops]
+        if (made_of := _primitives(source)) in self._primitives:
+            return self._primitives[made_of]
         held = (n for n, its in self._grams.items() if len(its) >= _FEWEST_GRAMS and _share(its, grams) >= _CONTAINED)
         return next(held, None)
 
@@ -330,6 +391,12 @@ def _operations(source: str) -> str:
         name.lower().replace("_", "").replace("matmult", "matmul") for name in _called(model.body if model else ())
     )
     return " ".join(sorted(name for name in plain if name and name not in _NO_OPERATIONS))
+
+
+def _primitives(source: str) -> str:
+    """The same in terms of what operations are made of; "" where nothing but arithmetic is left."""
+    found = " ".join(_MADE_OF.get(name, name) for name in _operations(source).split() if name not in _LAYOUT).split()
+    return " ".join(sorted(found)) if set(found) - _ARITHMETIC else ""
 
 
 def _called(methods: Sequence[ast.stmt]) -> Iterator[str]:

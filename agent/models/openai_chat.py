@@ -162,7 +162,7 @@ def _params(request: ModelRequest, model: str, features: ChatFeatures, context: 
 
 
 def _tool(tool: Tool, features: ChatFeatures) -> Json:
-    function: dict[str, Json] = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    function: dict[str, Json] = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     if features.strict:
         function["strict"] = True
     return {"type": "function", "function": function}

@@ -198,7 +198,8 @@ def _parameter(text: str) -> Json:
 def tools_in_words(tools: Sequence[Tool]) -> str:
     """Describe the tools to a model behind a server without tool support."""
     described = "\n".join(
-        json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.schema}) for tool in tools
+        json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.parameters})
+        for tool in tools
     )
     return (
         "\n\n# Tools\n\nYou call a tool by writing, on lines of their own:\n"

@@ -8,7 +8,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, get_args
 
@@ -36,6 +36,27 @@ class Tool:
     description: str
     schema: dict[str, Json]
     source: str | None = None
+
+    @property
+    def parameters(self) -> dict[str, Json]:
+        """The schema without unions and references, which many servers, chat templates and trainers cannot read: what
+        may be null has a list of types."""
+        plain: dict[str, Json] = _plain(self.schema, self.schema.get("$defs", {}))
+        return plain
+
+
+def _plain(schema: Any, known: Mapping[str, Json]) -> Any:
+    if isinstance(schema, list):
+        return [_plain(item, known) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _plain(value, known) for key, value in schema.items() if key not in ("$defs", "$ref", "anyOf")}
+    if "$ref" in schema:
+        made |= _plain(known[str(schema["$ref"]).removeprefix("#/$defs/")], known)
+    options = [_plain(option, known) for option in schema.get("anyOf", ())]
+    for option in options:
+        made |= {key: value for key, value in option.items() if key != "type"}
+    return made | ({"type": [option["type"] for option in options]} if options else {})
 
 
 @dataclass(frozen=True)

@@ -379,7 +379,7 @@ def lessons(connection: sqlite3.Connection, run: RunStarted) -> list[Lesson]:
     if run.gpu is None:
         return []
     asked: dict[str, object] = {"run_id": run.run_id, "gpu": run.gpu, "arch": run.arch, "task_sha256": run.task_sha256}
-    asked |= {"most": MOST_RUNS, "language": run.limits.get("language", "triton")}
+    asked |= {"most": MOST_RUNS, "language": run.language}
     found = (_lesson(row) for row in _rows(connection, _LESSONS, asked))
     return [one for one in found if one is not None]
 

@@ -393,6 +393,7 @@ ROW_SOFTMAX = REFERENCE.replace("class Model(", "class RowSoftmax(").replace("su
 
 def test_a_client_of_kernelgym_is_answered_in_its_words_and_a_failure_of_ours_is_no_result(service: Served) -> None:
     kernels = {"right": RIGHT, "broken": BROKEN["source"], "overflows": OVERFLOWS, "decoy": FALLBACK}
+    kernels["prose"] = "I am sorry, but I cannot write that kernel."  # most answers of a small model; no cheat
     tasks = [
         # as Dr.Kernel's client sends it
         {"task_id": name, "reference_code": REFERENCE, "kernel_code": kernel, "backend": "triton",
@@ -407,7 +408,7 @@ def test_a_client_of_kernelgym_is_answered_in_its_words_and_a_failure_of_ours_is
     more = [tasks[0] | {"task_id": "named"} | named, broken_reference]
     with service.client() as client:
         answer = client.post("/evaluate/batch", json={"batch_id": "b", "tasks": [*tasks, *more]}).json()
-        assert (answer["total_tasks"], answer["completed_tasks"], answer["failed_tasks"]) == (6, 5, 1)
+        assert (answer["total_tasks"], answer["completed_tasks"], answer["failed_tasks"]) == (7, 6, 1)
         fields = ("compiled", "correctness", "decoy_kernel")
         found = {one["task_id"]: tuple(one.get(name) for name in fields) for one in answer["results"]}
         assert found == {
@@ -415,6 +416,7 @@ def test_a_client_of_kernelgym_is_answered_in_its_words_and_a_failure_of_ours_is
             "broken": (False, False, False),
             "overflows": (True, False, False),
             "decoy": (False, False, True),
+            "prose": (False, False, False),
             "named": (True, True, False),
             "ours": (None, None, None),
         }

@@ -64,7 +64,10 @@ def renderings() -> dict[str, str]:
     found["nudges"] = "\n\n".join(f"{trouble}: {words.nudge(trouble)}" for trouble in TROUBLES)
     its = made_run(gpu="NVIDIA H200").run
     error = "line 14: name 'tl' is not defined"
-    found["export_solve"] = _messages(instructions.solve(its))
+    for language in ("triton", "ptx"):
+        found[f"export_solve_{language}"] = _messages(instructions.solve(its, language))
+        found[f"export_convert_to_{language}"] = _messages(instructions.convert(its, "import torch", language))
+    found["export_talk"] = instructions.talk(its)
     found["export_fix"] = _messages(instructions.fix(its, "import torch", "compile_failed", error))
     found["export_fim"] = _messages(instructions.fim("copy", "def copy(x, y):", "\n\nclass ModelNew: ..."))
     return {f"{name}.txt": text + "\n" for name, text in found.items()}

@@ -77,7 +77,7 @@ def test_rows_are_cut_into_pieces_that_have_something_to_learn() -> None:
 
 def test_a_task_is_asked_for_without_its_held_out_cases() -> None:
     for task in ("softmax", "rope"):
-        [system, user] = solve(asked(task, "sm_90", None))
+        [system, user] = solve(asked(task, "sm_90", None), "triton")
         assert system["role"] == "system"
         assert "class Model" in user["content"]
         assert "held_out" not in user["content"]

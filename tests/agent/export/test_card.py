@@ -79,7 +79,7 @@ def test_the_card_counts_attempts_and_rows() -> None:
         "| timed, with a speed-up | 2 |",
         "| tasks | 2 |",
         "| `wrong` | 1 | 25.0 % | an output is outside of the tolerance of the float64 reference |",
-        "| `kto` | single answers labelled good or bad (TRL KTO) | 1,200 | 0 | 7 | 0 |",
+        "| `kto` | single answers labelled good or bad (TRL KTO) | 4.0 | 1,200 | 0 | 7 | 0 |",
     ):
         assert line in text.splitlines()
     assert "1 held, 0 did not" in text
@@ -109,7 +109,7 @@ def test_no_name_becomes_markup_whatever_it_holds(hostile: str) -> None:
     for mark in ("<script", "<img", "![i](", "](javascript", "\x1b", "\u202e"):
         assert mark not in outside
     assert outside.count("\n|") == plain_body.count("\n|")
-    assert {line.count("|") for line in outside.splitlines() if line.startswith("|")} <= {3, 4, 5, 7}
+    assert {line.count("|") for line in outside.splitlines() if line.startswith("|")} <= {3, 4, 5, 8}
     assert yaml.safe_load(front_matter(made(name=hostile)))["license"] == "other"
 
 
@@ -118,3 +118,14 @@ def test_words_of_others_stay_on_one_line() -> None:
     assert name("") == "(none)"
     assert "\n" not in prose("a\n# b")
     assert yaml.safe_load(front_matter(made(name=chr(10).join(HOSTILE))))["pretty_name"]
+
+
+def test_fast_p_is_counted_over_tasks_by_the_best_and_by_the_first_attempt() -> None:
+    slow, fast = timed(300.0), timed(100.0)
+    found = counted(run(tried(1, slow), tried(2, fast), gpu=H200), run(tried(1, fast), task="b", run_id="r2", gpu=H200))
+    text = card(made(), found)
+    assert "| tasks with a right attempt (fast_0 over tasks); by a run's first attempt | 2 (100.0 %); 2 |" in text
+    assert "(fast_1 over tasks); by a run's first attempt | 2 (100.0 %); 1 |" in text
+    untimed = counted(run(tried(1, Status.WRONG), tried(2, Status.CHECKED)))
+    assert "| 1 (100.0 %); 0 |" in card(made(), untimed)
+    assert "(fast_1 over tasks); by a run's first attempt | nothing was timed |" in card(made(), untimed)

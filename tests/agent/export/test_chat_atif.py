@@ -17,7 +17,7 @@ AGENT_ONLY = {"model_name", "reasoning_effort", "reasoning_content", "tool_calls
 
 
 def documents(speaker: Speaker, seen: bool = False) -> list[dict[str, Any]]:
-    return [made.values for made in Atif(seen=seen).rows(speaker.trajectory(ended()))]
+    return [made.values for made in Atif(seen=seen, empty="keep").rows(speaker.trajectory(ended()))]
 
 
 def check(document: dict[str, Any]) -> None:

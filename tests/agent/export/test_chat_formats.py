@@ -62,7 +62,7 @@ def test_sft_chat_has_calls_as_objects_and_the_tools_schemas() -> None:
         },
     }
     assert row["messages"][3] == {"role": "tool", "name": "update", "tool_call_id": "u1", "content": "#1 wrong"}
-    assert [t["function"]["parameters"] for t in row["tools"]] == [t.schema for t in TOOLS]
+    assert [t["function"]["parameters"] for t in row["tools"]] == [t.parameters for t in TOOLS]
 
 
 def test_sft_chat_counts_what_happened_and_what_it_cost() -> None:
@@ -80,8 +80,8 @@ def test_sft_chat_counts_what_happened_and_what_it_cost() -> None:
 
 
 def test_one_reply_that_was_not_counted_makes_the_total_unknown_not_small() -> None:
-    said = Speaker().user("a").reply("x", usage=Usage(1, 2), cost_usd=0.5).user("b").reply("y")
-    row = one(SftChat(), said.trajectory())
+    said = Speaker().user("a").reply("x", bench("b"), usage=Usage(1, 2), cost_usd=0.5).result("b", "r").reply("y")
+    row = one(SftChat(empty="keep"), said.trajectory())
     assert (row["input_tokens"], row["cost_usd"], row["complete"]) == (None, None, False)
 
 
@@ -110,7 +110,7 @@ def test_each_reply_of_a_long_run_trains_in_one_window_only() -> None:
     windows = [row.values for row in SftChat(seen=True).rows(run)]
     whole = [row.values for row in SftChat().rows(run)]
     trained = [sum(m.get("train", False) for row in table for m in row["messages"]) for table in (windows, whole)]
-    assert trained[0] == trained[1] > 50
+    assert trained[0] == trained[1] > 30
     assert sum(r["n_turns"] + r["left_out"] for r in windows) == len(model.asked)
     assert sum(r["n_attempts"] for r in windows) == len(run.attempts)
     later = [r for r in windows if r["window"] > 1]
@@ -153,11 +153,11 @@ def test_a_conversation_in_which_nothing_counts_is_no_example_for_openai() -> No
 
 def test_openai_ends_with_a_reply() -> None:
     said = Speaker().user("a").reply("x", bench("b")).result("b", "r")
-    row = one(OpenAi(), said.trajectory())
+    row = one(OpenAi(empty="keep"), said.trajectory())
     assert [m["role"] for m in row["messages"]] == ["user", "assistant"]
     assert "content" in row["messages"][-1]
     silent = Speaker().user("a").reply("", bench("b")).result("b", "r")
-    assert "content" not in one(OpenAi(), silent.trajectory())["messages"][-1]
+    assert "content" not in one(OpenAi(empty="keep"), silent.trajectory())["messages"][-1]
 
 
 def check_llama_factory(row: dict[str, Any]) -> None:
@@ -197,17 +197,110 @@ def test_sharegpt_folds_parallel_calls_and_their_results() -> None:
 
 def test_words_after_results_are_part_of_the_observation() -> None:
     said = Speaker().user("a").reply("", bench("b")).result("b", "r").user("history ahead").reply("x")
-    row = one(ShareGpt(), said.trajectory())
+    row = one(ShareGpt(empty="keep"), said.trajectory())
     check_llama_factory(row)
     assert row["conversations"][2] == {"from": "observation", "value": "r\n\nhistory ahead"}
 
 
 def test_arguments_that_json_cannot_say_plainly_are_said_all_the_same() -> None:
     said = Speaker().user("a").reply("", ToolCall("c", "bench", {"attempt": 10**40})).result("c", "no", True).reply("b")
-    row = one(OpenAi(), said.trajectory())
+    row = one(OpenAi(empty="keep"), said.trajectory())
     assert json.loads(row["messages"][1]["tool_calls"][0]["function"]["arguments"]) == {"attempt": 10**40}
 
 
 @pytest.mark.parametrize("form", [SftChat(), OpenAi(), ShareGpt()])
 def test_a_run_without_a_model_makes_no_rows(form: Any) -> None:
     assert list(form.rows(Speaker().trajectory(*made(1, 1, Status.WRONG)))) == []
+
+
+def gave_up() -> Trajectory:
+    """A right attempt, then the words of a model that wants no more, and what it says when it is nudged."""
+    said = Speaker().system("be fast").user("begin").reply("one", update("u", "s")).result("u", "#1 compiled")
+    said.reply("I am done.").user("You called no tool.").reply("The script is over.").user("You called no tool.")
+    said.reply("", bench("b", 1)).result("b", "#1 correct").reply("", bench("c", 1)).result("c", "again")
+    return said.trajectory(*made(1, 1, Status.CHECKED))
+
+
+def gave_up_for_good() -> Trajectory:
+    said = Speaker().system("be fast").user("begin").reply("one", update("u", "s")).result("u", "#1 compiled")
+    said.reply("I am done.").user("You called no tool.").reply("The script is over.")
+    return said.trajectory(*made(1, 1, Status.CHECKED))
+
+
+def test_a_reply_that_gives_up_and_the_answer_to_a_nudge_are_not_to_be_learned() -> None:
+    learned = [m["train"] for m in one(SftChat(), gave_up())["messages"] if m["role"] == "assistant"]
+    assert learned == [True, False, False, False, True]
+    end = gave_up_for_good()
+    row = one(SftChat(), end)
+    assert ([m["role"] for m in row["messages"]], row["n_untrained"]) == (["system", "user", "assistant", "tool"], 0)
+    assert [m["role"] for m in one(OpenAi(), end)["messages"]] == ["system", "user", "assistant"]
+    weights = [m["weight"] for m in one(OpenAi(), gave_up())["messages"] if m["role"] == "assistant"]
+    assert weights == [1, 0, 0, 0, 1]
+
+
+def test_an_empty_reply_is_left_out_and_what_answers_the_nudge_is_not_to_be_learned() -> None:
+    said = Speaker().user("a").reply("").user("Your reply was empty.").reply("x", bench("b")).result("b", "r")
+    said.reply("y", bench("c")).result("c", "r")
+    learned = [m["train"] for m in one(SftChat(empty="keep"), said.trajectory())["messages"] if "train" in m]
+    assert learned == [False, True]
+
+
+@pytest.mark.parametrize("form", [SftChat, OpenAi, ShareGpt])
+def test_conversations_in_which_nothing_was_attempted_are_rows_only_if_asked_for(form: Any) -> None:
+    said = Speaker().user("a").reply("x", bench("b")).result("b", "there is no attempt 1").reply("y")
+    assert list(form().rows(said.trajectory())) == []
+    assert len(list(form(empty="keep").rows(said.trajectory()))) == 1
+
+
+def test_a_reply_of_several_calls_becomes_as_many_replies_each_with_its_result() -> None:
+    messages = one(SftChat(calls="one"), story())["messages"]
+    turns = [m for m in messages if m["role"] in ("assistant", "tool")]
+    calls = [m["tool_calls"][0]["id"] for m in turns if m.get("tool_calls")]
+    assert all(len(m["tool_calls"]) == 1 for m in turns if "tool_calls" in m)
+    assert calls == [m["tool_call_id"] for m in turns if m["role"] == "tool"] == ["u1", "u2", "b2", "b9", "u3"]
+    assert [m["content"] for m in turns[:4]] == ["two designs", "#1 wrong", "", "#2 compiled"]
+    assert [m.get("reasoning_content") for m in turns[:3:2]] == ["row by row", None]
+    assert all(m["train"] for m in turns if m["role"] == "assistant")
+    assert not one(OpenAi(calls="one"), story())["parallel_tool_calls"]
+
+
+def test_where_the_template_renders_one_call_a_reply_one_is_what_it_gets() -> None:
+    def most(form: SftChat) -> int:
+        return max(len(m.get("tool_calls", ())) for m in one(form, story())["messages"])
+
+    assert [most(SftChat()), most(SftChat(reasoning="thinking")), most(SftChat(reasoning="thinking", calls="all"))] == [
+        2,
+        1,
+        2,
+    ]
+
+
+def test_a_short_system_prompt_has_the_rules_and_the_task() -> None:
+    long, short = (one(SftChat(system=kind), story())["messages"][0]["content"] for kind in ("full", "short"))
+    assert long == "be fast"
+    assert short.startswith("You write Triton kernels for NVIDIA GPUs with tools: `update`")
+    assert "Task `softmax`" in short
+
+
+def unions(schema: Any) -> set[str]:
+    if isinstance(schema, list):
+        return set().union(*map(unions, schema))
+    if not isinstance(schema, dict):
+        return set()
+    return set().union(*map(unions, schema.values())) | set(schema) & {"anyOf", "oneOf", "allOf", "$ref", "$defs"}
+
+
+def test_exported_tools_say_what_may_be_null_by_a_list_of_types_and_refer_to_nothing() -> None:
+    tools = {t["function"]["name"]: t["function"]["parameters"]["properties"] for t in one(SftChat(), story())["tools"]}
+    assert unions(list(tools.values())) == set()
+    update = tools["update"]
+    assert update["parent"]["type"] == ["integer", "null"]
+    assert update["edits"]["type"] == ["array", "null"]
+    assert update["edits"]["items"]["required"] == ["search", "replace"]
+    assert all("type" in each for its in tools.values() for each in its.values())
+
+
+def test_sharegpt_s_turns_are_plain_records_which_every_version_of_datasets_reads() -> None:
+    (turns,) = (c for c in ShareGpt.columns if c.name == "conversations")
+    assert (turns.kind, [f.name for f in turns.fields]) == ("structs", ["from", "value"])
+    assert not {c.kind for c in ShareGpt.columns} & {"json", "messages"}

@@ -53,7 +53,7 @@ def about(value: Any) -> Any:
     return [about(v) for v in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("form", [SftChat(), SftChat(seen=True)], ids=["whole", "windows"])
+@pytest.mark.parametrize("form", [SftChat(empty="keep"), SftChat(seen=True, empty="keep")], ids=["whole", "windows"])
 def test_parquet_gives_the_very_same_rows(form: Format, tmp_path: Path) -> None:
     made = rows(form)
     found = load("parquet", write_parquet(made, tmp_path / "x.parquet", form.columns), tmp_path / "cache")
@@ -61,7 +61,7 @@ def test_parquet_gives_the_very_same_rows(form: Format, tmp_path: Path) -> None:
 
 
 def test_json_lines_give_the_same_rows_but_for_the_last_digits(tmp_path: Path) -> None:
-    form = SftChat()
+    form = SftChat(empty="keep")
     made = rows(form)
     found = load("json", write_lines(made, tmp_path / "x.jsonl"), tmp_path / "cache")
     assert [about(dict(row)) for row in found] == [about(m.values) for m in made]
@@ -70,14 +70,14 @@ def test_json_lines_give_the_same_rows_but_for_the_last_digits(tmp_path: Path) -
 def test_a_chat_template_renders_the_calls_of_a_loaded_row(tmp_path: Path) -> None:
     import jinja2
 
-    path = write_parquet(rows(SftChat()), tmp_path / "x.parquet", SftChat.columns)
+    path = write_parquet(rows(SftChat(empty="keep")), tmp_path / "x.parquet", SftChat.columns)
     render = jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(
         TEMPLATE.replace("message.tool_calls or []", "message.get('tool_calls') or []").replace(
             "message.reasoning_content is", "message.get('reasoning_content') is"
         )
     )
     texts = [render.render(messages=r["messages"], tools=r["tools"]) for r in load("parquet", path, tmp_path / "cache")]
-    for row, text in zip(rows(SftChat()), texts, strict=True):
+    for row, text in zip(rows(SftChat(empty="keep")), texts, strict=True):
         calls = [c["function"] for m in row.values["messages"] for c in m.get("tool_calls", [])]
         told = [json.loads(line[len("<tool_call>") : -len("</tool_call>")]) for line in _tagged(text)]
         assert told == [{"name": c["name"], "arguments": c["arguments"]} for c in calls]

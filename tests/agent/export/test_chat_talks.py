@@ -78,7 +78,8 @@ def test_words_that_nobody_answered_are_not_told() -> None:
 
 def test_what_was_cut_off_stays_as_context_and_trains_nobody() -> None:
     said = Speaker().user("begin").reply("half a sent", stop="max_tokens").user("go on").reply("whole")
-    assert [t.trains for t in the_talk(said).turns] == [False, True]
+    said.user("on").reply("x", bench("b")).result("b", "r").reply("y", bench("c")).result("c", "r")
+    assert [t.trains for t in the_talk(said).turns] == [False, False, False, True]
 
 
 def test_a_call_with_arguments_that_could_not_be_read_trains_nobody() -> None:

@@ -19,10 +19,11 @@ from typing import Any
 
 import pytest
 
-from kerneltune.agent.events import Event, Judged, Reflected, RunEnded, RunStarted, Verified
+from kerneltune.agent.events import Event, Judged, Proposed, Reflected, RunEnded, RunStarted, Verified
 from kerneltune.agent.export.base import FORMATS, format_class
 from kerneltune.agent.record.store import FILE_NAME, Store
 from kerneltune.tools.schema.verdict import Status
+from tests.agent.export.made_runs import run, tried
 from tests.agent.random_runs import RunMaker
 from tests.agent.shell import command, env, optimize
 
@@ -99,6 +100,13 @@ def test_a_row_that_may_hold_no_more_has_its_origin_in_the_same_line_beside(
         assert sum(_rows_of(path) for path in beside) == rows
         files = sorted((output / "data" / name).glob(f"{split}-*.jsonl"))
         assert sum(len(path.read_bytes().splitlines()) for path in files) == rows
+
+
+def _table(path: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows
 
 
 def _rows_of(path: Path) -> int:
@@ -261,7 +269,7 @@ def test_no_secret_that_was_planted_is_in_any_file(tmp_path: Path) -> None:
         for index in range(6):
             for event in RunMaker(index, seed=3, attempts=6).events():
                 store.write(planted(event))
-    export(tmp_path / "runs", tmp_path / "out", *formats(*FORMATS), "--as", "jsonl")
+    export(tmp_path / "runs", tmp_path / "out", *formats(*FORMATS), "--as", "jsonl", "--test", "0.3")
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert len(files) > 10
     found = {
@@ -453,3 +461,75 @@ def without_clock(event: Event, *, turned: bool) -> Event:
         found = replace(event, verdict=replace(event.verdict, status=status, **timed), rank_key=key)
         return replace(found, best=right and turned) if isinstance(found, Judged) else found
     return event
+
+
+def test_the_tasks_of_few_families_are_all_trained_on_unless_a_share_is_asked_for(tmp_path: Path) -> None:
+    # of the built-in tasks softmax is one that a test share of 0.1 takes
+    keep(tmp_path / "runs", run().run, *tried(1, Status.CHECKED), *tried(2, Status.WRONG, 1))
+    told = export(tmp_path / "runs", tmp_path / "usual", *formats("kto"))
+    assert told["rows"] == {"kto": {"train": 2}}
+    assert told["notes"] == ["all tasks are in train, for 1 family are too few to hold some out; --test SHARE does so"]
+    assert "none is held out" in (tmp_path / "usual" / "README.md").read_text()
+    told = export(tmp_path / "runs", tmp_path / "asked", *formats("kto"), "--test", "0.1")
+    assert told["rows"] == {"kto": {"test": 2}}
+    assert told["notes"] == ["no row of kto is in train; with --test 0 all are"]
+
+
+def keep(folder: Path, *events: Event) -> None:
+    with Store.open(folder) as store:
+        for event in events:
+            store.write(event)
+
+
+def test_rows_can_be_chosen_by_the_columns_of_their_format(runs_dir: Path, tmp_path: Path) -> None:
+    every = export(runs_dir, tmp_path / "all", *formats("fix"), "--as", "jsonl")
+    chosen = export(runs_dir, tmp_path / "some", *formats("fix"), "--as", "jsonl", "--where", "hops=1")
+    kept = sum(chosen["rows"]["fix"].values())
+    assert 0 < kept < sum(every["rows"]["fix"].values())
+    assert chosen["filtered"]["fix"] == sum(every["rows"]["fix"].values()) - kept
+    assert {row["hops"] for row in rows_of(tmp_path / "some", "fix")} == {1}
+    long = export(runs_dir, tmp_path / "talks", *formats("openai"), "--where", "n_calls>5")
+    assert long["rows"]["openai"]
+    beside = (row for path in (tmp_path / "talks").rglob("provenance/openai/*") for row in _table(path))
+    assert all(row["n_calls"] > 5 for row in beside)
+    done = optimize(
+        "export", *formats("fix", "kto"), "-o", "x", "--where", "hops=1", "--runs-dir", str(runs_dir), cwd=tmp_path
+    )
+    assert (done.returncode, "hops is a column of fix, not of kto" in done.stderr) == (2, True), done.stderr
+
+
+def test_rows_that_a_trainer_reads_tell_how_long_they_are(runs_dir: Path, tmp_path: Path) -> None:
+    export(runs_dir, tmp_path / "out", *formats("sft-chat", "sft-best", "dpo", "verl"), "--as", "jsonl")
+    for name in ("sft-chat", "sft-best", "dpo", "verl"):
+        for row in rows_of(tmp_path / "out", name):
+            assert 0 < row["tokens_before"] <= row["tokens"], name
+            if name == "sft-best":
+                before = sum(len(m["content"]) for m in row["prompt"])
+                assert before / 2.3 < row["tokens_before"] < before / 2.3 + 40
+                assert row["tokens"] - row["tokens_before"] >= len(row["completion"][0]["content"]) / 2.3
+
+
+def test_rows_that_say_the_same_have_one_id_and_one_first(tmp_path: Path) -> None:
+    again = [
+        replace(event, source=f"{event.source}\n# said again {number}\n") if isinstance(event, Proposed) else event
+        for number in (2, 3)
+        for event in tried(number, Status.CHECKED, what="number 1")
+    ]
+    keep(tmp_path / "runs", run().run, *tried(1, Status.CHECKED), *again)
+    export(tmp_path / "runs", tmp_path / "out", *formats("fim"), "--as", "jsonl")
+    made = rows_of(tmp_path / "out", "fim")
+    assert len({row["row_exact"] for row in made}) == 1
+    assert [row["row_first"] for row in made] == [True, False, False]
+    told = export(tmp_path / "runs", tmp_path / "once", *formats("fim"), "--where", "row_first=true")
+    assert (told["rows"], told["filtered"]) == ({"fim": {"train": 1}}, {"fim": 2})
+
+
+def test_prompts_and_completions_alone_are_what_a_csv_holds(runs_dir: Path, tmp_path: Path) -> None:
+    told = export(runs_dir, tmp_path / "out", *formats("sft-best", "fim"), "--as", "csv", "--test", "0")
+    for name in ("sft-best", "fim"):
+        found = loaded(tmp_path / "out", name, tmp_path / "cache")["train"]
+        assert found.column_names == ["prompt", "completion"]
+        assert found.num_rows == told["rows"][name]["train"]
+        assert all(row["completion"].strip() for row in found)
+    done = optimize("export", *formats("dpo"), "-o", "x", "--as", "csv", "--runs-dir", str(runs_dir), cwd=tmp_path)
+    assert (done.returncode, "it is for sft-best, fim, convert, fix, kto" in done.stderr) == (2, True), done.stderr

@@ -53,3 +53,14 @@ def test_ptx_without_right_triton_before_it_is_no_pair_and_is_not_called_triton(
 def test_each_direction_of_a_pair_has_an_id_of_its_own() -> None:
     its = run(written(1, Status.CHECKED, source("one")), written(2, Status.CHECKED, PTX, 1))
     assert len({row["uuid"] for row in rows(Convert(), its)}) == 3
+
+
+def test_a_pair_is_a_request_in_the_language_of_its_answer_too() -> None:
+    its = run(written(1, Status.CHECKED, source("one")), written(2, Status.CHECKED, PTX, 1))
+    first, there, back = rows(Convert(), its)
+    for row, language, before, after in ((first, "Triton", "", source("one")), (there, "PTX", source("one"), PTX),
+                                         (back, "Triton", PTX, source("one"))):  # fmt: skip
+        assert row["prompt"][0]["content"].startswith(f"You write {language} kernels")
+        assert before.strip() in row["prompt"][1]["content"]
+        assert after.strip() in row["completion"][0]["content"]
+    assert "This file computes it with Triton kernels:" in there["prompt"][1]["content"]

@@ -1,12 +1,14 @@
 """The bodies of kernels, cut out so that the three parts are the file again."""
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kerneltune.agent.events import Proposed, Updated
 from kerneltune.agent.export.kernel_formats import Fim, kernel_bodies
-from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.schema.verdict import KernelReport, Status
 from tests.agent.export.made_runs import rows, run, source, tried
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -76,3 +78,19 @@ def test_a_body_is_found_in_whatever_form_it_is_written(text: str, expected: lis
 def test_a_kernel_inside_of_a_text_is_none() -> None:
     inner = textwrap.dedent("@triton.jit\ndef f(n):\n    return n\n")
     assert middles(f'SOURCE = """\n{inner}"""\n') == []
+
+
+def test_of_a_file_s_kernels_those_that_it_launches_are_cut() -> None:
+    helper = "@triton.jit\ndef is_floating(x):\n    return x.dtype.is_floating()\n"
+    text = source("two").replace("@triton.jit", helper + "\n\n@triton.jit")
+    report = KernelReport("softmax_kernel", 32, 0, 0, 0, 0, 4, 1, 1.0, "0" * 64)
+    events = [
+        replace(e, source=text)
+        if isinstance(e, Proposed)
+        else replace(e, kernels=(report,))
+        if isinstance(e, Updated)
+        else e
+        for e in tried(1, Status.CHECKED)
+    ]
+    assert [row["kernel"] for row in rows(Fim(), run(events))] == ["softmax_kernel"]
+    assert len(kernel_bodies(text)) == 2

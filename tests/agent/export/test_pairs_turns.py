@@ -3,9 +3,11 @@
 import pytest
 
 from kerneltune.agent.export.rl_formats import RlTurns
+from kerneltune.agent.models.types import ToolResults, User
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import H200, conversation, ids, rows, run, source, timed, tried
+from tests.agent.export.talk_parts import held, long_script
 
 
 def two() -> RlTurns:
@@ -40,8 +42,10 @@ def test_returns_look_ahead_and_advantages_look_at_other_rollouts_of_the_task() 
     first = [found[f"r{n}", 1] for n in (1, 2, 3)]
     assert [r["advantage"] for r in first] == pytest.approx([0.5 - 0.5, 1.0 - 0.25, 0.0 - 0.75])
     assert [r["group_size"] for r in first] == [3, 3, 3]
-    assert found["r1", 2]["advantage"] == 1.0  # nobody else had a second turn
+    assert found["r1", 2]["advantage"] is None  # nobody else had a second turn
     assert found["r1", 2]["group_size"] == 1
+    theirs = RlTurns(reward="fast_0", gamma=0.5, alone="return")
+    assert rows(theirs, *runs)[1]["advantage"] == 1.0  # type: ignore[arg-type]
 
 
 def test_a_turn_of_several_attempts_is_worth_its_best_and_provenance_is_of_that_one() -> None:
@@ -87,3 +91,39 @@ def test_a_reward_is_named_with_its_options_and_a_wrong_one_is_one_line() -> Non
     for wrong in ({"reward": "kevn"}, {"gamma": 2.0}):
         with pytest.raises(UsageError):
             RlTurns(**wrong)
+
+
+def test_the_state_of_a_turn_as_messages_is_what_the_model_was_asked_and_its_completion_the_reply() -> None:
+    its, model = held(long_script(), context_tokens=4_000)
+    made = rows(RlTurns(reward="fast_0", state="messages"), its)
+    assert len(made) > 30
+    for row in made:
+        request = model.asked[row["reply"] - 1]
+        said = [m["content"] for m in row["prompt"] if m["role"] in ("system", "user")]
+        asked = [m.text for m in request.messages if isinstance(m, User | ToolResults) and m.text]
+        assert said[0] == request.system
+        assert "\n\n".join(said[1:]) == "\n\n".join(asked)
+        results = [m["content"] for m in row["prompt"] if m["role"] == "tool"]
+        assert results == [r.text for m in request.messages if isinstance(m, ToolResults) for r in m.results]
+        (reply,) = row["completion"]
+        assert [call["function"]["name"] for call in reply["tool_calls"]] == [call["name"] for call in row["action"]]
+        assert {tool["function"]["name"] for tool in row["tools"]} == {"update", "bench", "reflect", "look"}
+
+
+def test_a_generation_s_state_as_messages_is_its_request_and_the_file() -> None:
+    (row,) = rows(RlTurns(reward="fast_0", state="messages"), run(tried(1, Status.CHECKED)))
+    assert row["prompt"][-1]["content"].endswith("Write `ModelNew` with Triton kernels.")
+    assert source("number 1").strip() in row["completion"][0]["content"]
+    assert row["tools"] is None
+
+
+def test_returns_or_advantages_that_nobody_knows_are_told() -> None:
+    untimed = RlTurns()
+    rows(untimed, run(tried(1, Status.CHECKED, turn=1)))
+    assert list(untimed.notes()) == ["rl-turns: no return is known: kevin needs times of a GPU, reward=fast_0 does not"]
+    alone = two()
+    rows(alone, run(tried(1, Status.CHECKED, turn=1)))
+    assert "no advantage is known" in next(alone.notes())
+    compared = two()
+    rows(compared, run(tried(1, Status.CHECKED, turn=1)), run(tried(1, Status.WRONG, turn=1, run_id="r2"), run_id="r2"))
+    assert list(compared.notes()) == []

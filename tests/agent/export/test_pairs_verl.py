@@ -10,12 +10,12 @@ from tests.agent.export.made_runs import AT, H200, SOFTMAX, TASK, rows, run, tri
 
 OTHER = "import torch\nclass Model(torch.nn.Module): ...\ndef get_inputs(): return []\n"
 DRKERNEL = {"entry_point", "level", "module_name", "ops", "original_prompt", "repo_name", "type", "uuid"}
-VERL = {"index", "split", "need_tools_kwargs", "tools_kwargs", "interaction_kwargs"}
+VERL = {"index", "split", "need_tools_kwargs", "tools_kwargs"}
 
 
 def test_a_row_has_the_columns_that_verl_and_drkernel_read() -> None:
     (row,) = rows(Verl(), run(tried(1, Status.WRONG)))
-    assert list(row) == ["data_source", "prompt", "ability", "reward_model", "extra_info", "agent_name"]
+    assert list(row) == ["data_source", "prompt", "ability", "reward_model", "extra_info", "solve_rate", "agent_name"]
     assert [m["role"] for m in row["prompt"]] == ["system", "user"]
     assert row["reward_model"] == {"style": "rule", "ground_truth": TASK}
     extra = row["extra_info"]
@@ -25,8 +25,8 @@ def test_a_row_has_the_columns_that_verl_and_drkernel_read() -> None:
     assert extra["type"] == "builtin"
     assert extra["original_prompt"] == row["prompt"][-1]["content"]
     assert row["agent_name"] == "single_turn_agent"
-    for struct in (extra["tools_kwargs"], extra["interaction_kwargs"], extra["tools_kwargs"]["bench"]["create_kwargs"]):
-        assert struct  # Parquet cannot hold an empty record
+    create = extra["tools_kwargs"]["bench"]["create_kwargs"]
+    assert (create["task"], create["language"], create["reference_code"]) == ("softmax", "triton", None)
 
 
 def test_each_task_has_one_row_in_the_order_in_which_tasks_appeared() -> None:
@@ -38,6 +38,13 @@ def test_each_task_has_one_row_in_the_order_in_which_tasks_appeared() -> None:
         assert [r["extra_info"]["module_name"] for r in found] == ["other", "softmax"]
         assert "NVIDIA H200" in found[1]["prompt"][-1]["content"]  # the run with a GPU speaks for its task
         assert (found[0]["extra_info"]["level"], found[0]["extra_info"]["type"]) == (2, "kernelbench")
+
+
+def test_a_row_tells_how_often_its_task_was_solved() -> None:
+    again = run(tried(1, Status.CHECKED, run_id="r2"), tried(2, Status.UNCHECKED, run_id="r2"), run_id="r2")
+    (row,) = rows(Verl(), run(tried(1, Status.WRONG), tried(2, Status.WRONG)), again)
+    assert row["solve_rate"] == pytest.approx(1 / 3)
+    assert rows(Verl(), run())[0]["solve_rate"] is None
 
 
 def test_splits_are_those_of_the_export() -> None:

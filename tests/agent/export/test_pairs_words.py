@@ -13,7 +13,7 @@ HIDDEN = [case.name for case in SOFTMAX.cases if case.held_out]
 
 
 def test_a_prompt_tells_the_task_its_target_and_its_precision() -> None:
-    system, user = instructions.solve(run(gpu=H200).run)
+    system, user = instructions.solve(run(gpu=H200).run, "triton")
     assert (system["role"], user["role"]) == ("system", "user")
     assert "class ModelNew(nn.Module)" in system["content"]
     assert f"Target: {H200} (sm_90)" in user["content"]
@@ -24,7 +24,7 @@ def test_a_prompt_tells_the_task_its_target_and_its_precision() -> None:
 
 def test_a_prompt_without_a_gpu_or_a_declared_precision_says_so() -> None:
     bare = "class Model: ...\ndef get_inputs(): return []\n"
-    user = instructions.solve(run(arch="sm_80", task_source=bare).run)[-1]["content"]
+    user = instructions.solve(run(arch="sm_80", task_source=bare).run, "triton")[-1]["content"]
     assert "Target: any GPU of sm_80. Precision: that of the reference's tensors." in user
 
 
@@ -33,7 +33,7 @@ def test_held_out_cases_are_in_no_prompt_even_if_the_record_has_them() -> None:
     assert HIDDEN
     for name in HIDDEN:
         assert name in SOFTMAX.source
-        for messages in (instructions.solve(whole), instructions.fix(whole, "x", "wrong", "e")):
+        for messages in (instructions.solve(whole, "triton"), instructions.fix(whole, "x", "wrong", "e")):
             assert name not in str(messages)
             assert "2053" not in str(messages)
     assert visible(SOFTMAX.source) == TASK
@@ -67,16 +67,16 @@ def test_an_answer_is_the_file_word_for_word_in_a_fence_that_it_does_not_hold() 
 
 def test_what_a_row_gets_may_be_changed_without_harm_to_the_next() -> None:
     its = run().run
-    instructions.solve(its)[0]["content"] = "changed"
-    assert instructions.solve(its)[0]["content"] != "changed"
+    instructions.solve(its, "triton")[0]["content"] = "changed"
+    assert instructions.solve(its, "triton")[0]["content"] != "changed"
 
 
 def test_words_of_a_task_are_made_once() -> None:
     its = run().run
-    instructions.solve(its)
+    instructions.solve(its, "triton")
     started = time.thread_time()
     for _ in range(1000):
-        instructions.solve(its)
+        instructions.solve(its, "triton")
     assert time.thread_time() - started < 0.05  # 2 us each here; rendering takes 200
 
 

@@ -52,6 +52,17 @@ SECRETS = {  # what must be gone, in a text that has it
     "option": (HEX, "--api-key {} --verbose"),
     "query": (HEX, "https://x.y/z?access_token={}&b=1"),
     "azure": (RANDOM + RANDOM + "==", "AccountName=a;AccountKey={};End"),
+    "wandb": ("wandb_v1_" + HEX + HEX, "WANDB={}"),
+    "fireworks": ("fw_3Z" + RANDOM, "{}"),
+    "slack webhook": ("T00000000/B00000000/" + RANDOM, "https://hooks.slack.com/services/{}"),
+    "azure link": (RANDOM + "%3D", "https://a.blob.core.windows.net/c/x?sv=2024-01-01&sig={}"),
+    "cluster's scratch": ("dave", "File '/scratch/users/{}/kt/softmax.py', line 3"),
+    "cluster's data": ("erin", "/data/{}/run.db is locked"),
+    "shared file system": ("grace", "/gpfs/home2/{}/.cache/triton/x"),
+    "a test's folder": ("zoe", "/tmp/pytest-of-{}/pytest-0/x.py"),
+    "user in a name": ("alice", "/opt/{}_envs/kt"),
+    "internal host": ("vllm.secretcorp.internal", "POST http://{}:8000/v1/chat failed"),
+    "cluster host": ("node3.gpu.corp", "connection to {} refused"),
     "home": ("bob", HOME + "/{}/kt/softmax.py:3"),
     "home in a url": ("bob", "file://" + HOME + "/{}/kt"),
     "other home": ("bob", "/mnt/nfs" + HOME + "/{}/kt"),
@@ -308,3 +319,32 @@ def test_a_text_made_to_cost_time_costs_little(text: str) -> None:
 def test_a_home_is_found_however_often_it_was_escaped(escapes: int) -> None:
     slash = "\\" * escapes + "/"
     assert "bob" not in Scrubber().text(f"{slash}home{slash}bob{slash}x")
+
+
+def test_folders_that_this_process_works_in_are_named_by_what_they_are(tmp_path: Path) -> None:
+    runs = tmp_path / "somewhere" / "runs"
+    names = names_here(runs)
+    said = Scrubber(names).text(f"{runs.resolve()}/r1/best.py and {Path.cwd()}/task.py and {runs.resolve()}-old/x")
+    assert said.startswith("<runs>/r1/best.py and <cwd>/task.py and ")
+    assert "<runs>-old" not in said
+
+
+@pytest.mark.parametrize("field", ["base_url", "baseUrl", "endpoint"])
+def test_the_host_of_a_server_of_one_s_own_is_not_told(field: str) -> None:
+    kept = Scrubber().value({field: "https://models.company.example:8443/v1", "n": 1})
+    assert kept == {field: "https://<host>:8443/v1", "n": 1}
+    assert Scrubber().value({field: "http://127.0.0.1:8000/v1"}) == {field: "http://127.0.0.1:8000/v1"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "y = total[0]/data/2",
+        "threading.local()",
+        "self.cache.local.x",
+        "from a.b.internal import c",
+        "rate /scratch/ n",
+    ],
+)
+def test_code_that_looks_like_a_folder_or_a_host_stays(code: str) -> None:
+    assert Scrubber(NAMES).text(code) == code

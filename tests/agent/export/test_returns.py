@@ -157,11 +157,11 @@ def test_trloo_is_the_return_less_the_mean_of_the_others() -> None:
     assert groups.size("t2") == 0
 
 
-def test_a_turn_without_others_keeps_its_return() -> None:
+def test_a_turn_without_others_has_no_advantage_that_anybody_knows() -> None:
     groups = groups_of({"t1": [0.7], "t2": [0.0]})
-    assert groups.trloo("t1", 0.7) == 0.7
-    assert groups.trloo("t2", 0.0) == 0.0
-    assert groups.grpo("t1", 0.7) == 0.7
+    assert groups.trloo("t1", 0.7) is None
+    assert groups.trloo("t2", 0.0) is None
+    assert groups.grpo("t1", 0.7) is None
 
 
 def test_unknown_returns_have_no_advantage_and_are_no_part_of_a_group() -> None:
@@ -209,10 +209,13 @@ def test_two_passes_over_shuffled_groups_equal_brute_force(seed: int, draw: Call
     sums: dict[tuple[int, int], float] = {}
     for i, (key, value) in enumerate(rows):
         others = [v for j, (k, v) in enumerate(rows) if k == key and j != i]
-        expected = value - math.fsum(others) / len(others) if others else value
         found = groups.trloo(key, value)
+        if not others:
+            assert found is None
+            continue
+        expected = value - math.fsum(others) / len(others)
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-15 * max(1.0, abs(value)) * 1e2 + 1e-18)
-        sums[key] = sums.get(key, 0.0) + ((found or 0.0) if others else 0.0)
+        sums[key] = sums.get(key, 0.0) + (found or 0.0)
     scale = max(abs(v) for _, v in rows)
     assert all(abs(total) <= 1e-12 * scale * len(rows) for total in sums.values())
 

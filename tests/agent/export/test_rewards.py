@@ -16,7 +16,7 @@ from tests.agent.export.graded import documented, expected, graded, timed
 from tests.agent.record.samples import arbitrary_run
 from tests.agent.view.scripts import GPU_RUN
 
-OUTCOME = [name for name in REWARDS if name not in ("hypothesis", "prediction")]
+OUTCOME = [name for name in REWARDS if name not in ("hypothesis", "prediction", "stages")]  # those that need a time
 FAILURES = [
     Status.REJECTED,
     Status.COMPILE_FAILED,
@@ -298,3 +298,13 @@ def test_the_example_of_the_documentation_is_what_the_code_says() -> None:
     for name, *cells in rows:
         values = [worth(name.strip("`"), attempt) for attempt in documented().attempts]
         assert ["None" if v is None else f"{v:.4g}" for v in values] == cells
+
+
+def test_stages_pay_a_little_for_compiling_and_nothing_for_a_file_that_is_none_or_a_cheat() -> None:
+    def paid(status: Status | None, tool: str = "bench", spec: str = "stages") -> float | None:
+        return reward_of(spec)(graded(status, tool=tool))
+
+    assert [paid(s) for s in (Status.CHECKED, Status.WRONG, Status.CRASHED, Status.IMPOSSIBLE)] == [1.0, 0.2, 0.2, 0.0]
+    assert [paid(s, "update") for s in (Status.REJECTED, Status.COMPILE_FAILED)] == [0.0, 0.0]
+    assert [paid(None), paid(Status.UNCHECKED)] == [None, None]
+    assert paid(Status.WRONG, spec="stages:compiles=0.1") == 0.1

@@ -1,6 +1,7 @@
 """Sources that say the same, families of tasks and their splits, tasks that are a benchmark's problems."""
 
 import random
+import re
 import time
 from pathlib import Path
 
@@ -56,6 +57,20 @@ def test_what_changes_the_kernel_changes_the_id_and_a_small_change_is_near() -> 
     assert found.of("1").near == found.of("0").exact
     assert (found.of("1").exact_first, found.of("1").near_first) == (True, False)
     assert found.of("2").near_first
+
+
+def test_other_names_make_no_other_source() -> None:
+    two = source("x").replace("values", "data").replace("powers", "weights")
+    every = two
+    for name in ("softmax_kernel", "out", "x", "n_cols", "BLOCK", "row", "cols"):
+        every = re.sub(rf"\b{name}\b", f"{name}_1", every)
+    found = seen(source("x"), two, every)
+    assert [found.of(str(i)).near for i in range(3)] == [found.of("0").exact] * 3
+    assert [found.of(str(i)).exact_first for i in range(3)] == [True, True, True]
+    other = source("x").replace(
+        "tl.exp(values - tl.max(values, axis=0))", "tl.sqrt(tl.abs(tl.sin(values) * values) + 1)"
+    )
+    assert seen(source("x"), other).of("1").near_first
 
 
 def test_one_lies_in_each_group_and_ids_are_the_same_in_every_export_of_the_same_attempts() -> None:
@@ -193,3 +208,45 @@ def test_problems_are_python_files_with_a_model(tmp_path: Path) -> None:
     (tmp_path / "level1" / "23_Softmax.py").unlink()
     with pytest.raises(UsageError, match="no benchmark problem"):
         load_problems(tmp_path)
+
+
+WORDS = "alpha = beta = gamma = delta = epsilon = zeta = eta = theta = iota = kappa = 1  # by which no two are near\n"
+MODEL = """
+import torch
+from torch.nn import functional as F
+
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+"""
+
+
+def model(*lines: str) -> str:
+    return MODEL + "".join(f"        {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("problem", "same", "other"),
+    [
+        (
+            model("return torch.softmax(x, dim=-1)"),
+            model("e = torch.exp(x - x.amax(-1, keepdim=True))", "return e / e.sum(-1, keepdim=True)"),
+            model("e = torch.exp(x - x.amax(-1, keepdim=True))", "return e / e.mean(-1, keepdim=True)"),
+        ),
+        (model("return torch.matmul(x, y)"), model("return F.linear(x, y.t())"), model("return F.linear(x, y).relu()")),
+        (model("return x.T @ y"), model("return torch.addmm(self.b, x, y)"), model("return x * y")),
+        (
+            model("return x / torch.sqrt(torch.mean(x ** 2, dim=1) + 1e-6)"),
+            model("return F.rms_norm(x, (9,))"),
+            model("return F.layer_norm(x, (9,))"),
+        ),
+        (model("return F.silu(x)"), model("return x * torch.sigmoid(x)"), model("return F.silu(x) * y")),
+    ],
+)
+def test_a_task_is_a_problem_whichever_way_its_operations_are_written(problem: str, same: str, other: str) -> None:
+    benchmark = Benchmark([("the problem", WORDS + problem)])
+    assert benchmark.of(same) == "the problem"
+    assert benchmark.of(other) is None
+
+
+def test_arithmetic_alone_is_nobody_s_problem() -> None:
+    assert Benchmark([("p", WORDS + model("return x + x * y"))]).of(model("return x * y - x")) is None

@@ -1,0 +1,94 @@
+"""What the recipes share: rows of an export, what an answer to one makes, what the service says of it, and tables.
+
+Runs in a trainer's environment, with nothing of kerneltune in it but kerneltune/rl on PYTHONPATH.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kernel_service import Fault, begin, call, close
+
+Row = dict[str, Any]
+REACHED = ("rejected", "compile_failed", "timed_out", "crashed", "wrong", "checked", "correct")
+RIGHT = ("checked", "correct")
+
+
+def rows_of(export: Path, config: str, split: str, most_tokens: int | None = None) -> list[Row]:
+    """Rows of a split that say something new, as far as they are short enough by their estimate; [] without any."""
+    from datasets import load_dataset
+
+    found = load_dataset(str(export), config)
+    rows = [dict(row) for row in found[split]] if split in found else []
+    return [r for r in rows if r.get("row_first") is not False and r["tokens"] <= (most_tokens or r["tokens"])]
+
+
+@cache
+def references(export: Path) -> dict[str, tuple[str | None, str | None, str]]:
+    """By the hash of a task: its name where it ships with kerneltune, else its file, and the language."""
+    from datasets import load_dataset
+
+    found = {}
+    for split in load_dataset(str(export), "verl").values():
+        for row in split:
+            create = row["extra_info"]["tools_kwargs"]["bench"]["create_kwargs"]
+            name = create["task"] if row["extra_info"]["type"] == "builtin" else None
+            code = None if name else row["reward_model"]["ground_truth"]
+            found[create["task_sha256"]] = (name, code, create["language"])
+    return found
+
+
+def file_of(row: Row, answer: str) -> str:
+    """The file that an answer makes: between the halves of a `fim` row, else the first block of code."""
+    parts = answer.split("```")
+    inner = parts[1] if len(parts) > 1 else answer
+    text = inner.removeprefix("python").removeprefix("\n") if len(parts) > 1 else answer
+    return f"{row['prefix']}{text.rstrip()}{row['suffix']}" if "prefix" in row else text
+
+
+def judged(export: Path, row: Row, source: str) -> str | None:
+    """How far a file gets on the row's task; None where that could not be found out."""
+    name, code, language = references(export)[row["task_sha256"]]
+    try:
+        path = begin(name, code, language=language, limits={"max_attempts": 1})["path"]
+        told = call(path, "update", {"rationale": "an answer", "source": source})
+        if told["attempt"] and told["attempt"]["status"] is None:
+            told = call(path, "bench", {"attempt": told["attempt"]["number"]})
+        close(path)
+    except Fault:
+        return None
+    status = told["attempt"]["status"] if told["attempt"] else "rejected"
+    return None if status == "unchecked" else str(status)
+
+
+def all_judged(export: Path, pairs: Sequence[tuple[Row, str]], width: int = 8) -> list[str | None]:
+    """The same of many, side by side."""
+    with ThreadPoolExecutor(width) as pool:
+        return list(pool.map(lambda pair: judged(export, pair[0], file_of(*pair)), pairs))
+
+
+def wilson(n_right: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a share."""
+    if not n:
+        return 0.0, 1.0
+    share, spread = n_right / n, z * math.sqrt(n_right * (n - n_right) / n**3 + z * z / (4 * n * n))
+    middle, scale = share + z * z / (2 * n), 1 + z * z / n
+    return max((middle - spread) / scale, 0.0), min((middle + spread) / scale, 1.0)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns of text."""
+    lines = [list(map(str, head)), *(list(map(str, row)) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def write(path: Path, value: Any) -> None:
+    """A JSON file, whole or not at all."""
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps(value, indent=1))
+    aside.replace(path)

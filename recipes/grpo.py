@@ -1,0 +1,112 @@
+"""GRPO against the service, from a model that gets something right already.
+
+    KERNELTUNE_SERVICE=… python recipes/grpo.py EXPORT --config fim --model MODEL --out OUT
+    KERNELTUNE_SERVICE=… python recipes/grpo.py EXPORT --config verl --turns --model MODEL --out OUT
+
+With `--turns` the policy calls tools over several turns, and each turn has an advantage of its own (TRLOO); it must
+know a chat template with tools. Otherwise an answer is a file, or what is missing from one, and is paid 1 for being
+right, 0.2 for compiling. OUT holds checkpoints, from which the same command goes on, and in the end OUT/model. It ends
+in a table.
+"""
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+from data import RIGHT, all_judged, rows_of, table, write
+
+
+def main() -> None:
+    """Train, merge, tell."""
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    args = _parsed()
+    made = args.out / "model"
+    if (made / "config.json").exists():
+        raise SystemExit(f"{made} is there already")
+    rows = rows_of(args.export, args.config, "train", args.max_tokens)
+    gpu = torch.cuda.is_available()
+    tokens = AutoTokenizer.from_pretrained(args.model)
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16 if gpu else torch.float32)
+    settings: dict[str, Any] = {
+        **{"output_dir": str(args.out), "max_steps": args.steps, "num_generations": args.group, "beta": 0.0},
+        **{"per_device_train_batch_size": args.batch, "max_completion_length": args.max_new_tokens, "seed": args.seed},
+        **{"learning_rate": args.learning_rate, "scale_rewards": "none", "temperature": args.temperature},
+        **{"save_steps": args.save_every, "save_total_limit": 1, "logging_steps": 1, "report_to": "none"},
+        **{"use_cpu": not gpu, "bf16": gpu, "disable_tqdm": True, "gradient_checkpointing": False},
+    }
+    keys = [k for k in ("prompt", "prefix", "suffix", "task_sha256", "extra_info", "reward_model") if k in rows[0]]
+    told: dict[str, Any] = {"reward_funcs": _paid(args.export)}
+    kind: Any = GRPOTrainer
+    if args.turns:
+        from kernel_trl import KernelEnv
+        from kernel_trl_turns import TurnGRPO
+
+        told, kind = {"environment_factory": KernelEnv}, TurnGRPO
+    trainer = kind(
+        model,
+        args=GRPOConfig(**settings),
+        train_dataset=Dataset.from_list([{k: row[k] for k in keys} for row in rows]),
+        processing_class=tokens,
+        peft_config=LoraConfig(
+            r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear", task_type="CAUSAL_LM"
+        ),
+        **told,
+    )
+    trainer.train(resume_from_checkpoint=any(args.out.glob("checkpoint-*")) or None)
+    trainer.model.merge_and_unload().save_pretrained(made)
+    tokens.save_pretrained(made)
+    curve = [entry["reward"] for entry in trainer.state.log_history if not math.isnan(entry.get("reward", math.nan))]
+    write(args.out / "grpo.json", {"rewards": curve, "rows": len(rows), "model": str(made)})
+    third = max(len(curve) // 3, 1)
+    shown = [(name, len(part), *_spread(part)) for name, part in (("first", curve[:third]), ("last", curve[-third:]))]
+    print(table(("steps", "n", "mean reward", "95 % interval"), shown))
+
+
+def _paid(export: Path) -> Any:
+    """A reward function over the answers of a batch."""
+
+    def paid(completions: list[Any], **columns: list[Any]) -> list[float | None]:
+        names = [name for name in ("prefix", "suffix", "task_sha256", "extra_info") if name in columns]
+        rows = [{name: columns[name][i] for name in names} for i in range(len(completions))]
+        for row in rows:
+            if "task_sha256" not in row:
+                row["task_sha256"] = row["extra_info"]["tools_kwargs"]["bench"]["create_kwargs"]["task_sha256"]
+        found = all_judged(export, [(row, done[-1]["content"]) for row, done in zip(rows, completions, strict=True)])
+        worth = {**dict.fromkeys(RIGHT, 1.0), "wrong": 0.2, "crashed": 0.2}
+        return [None if status is None else worth.get(status, 0.0) for status in found]
+
+    return paid
+
+
+def _spread(part: list[float]) -> tuple[str, str]:
+    if not part:
+        return "-", "-"
+    mean = sum(part) / len(part)
+    half = 1.96 * math.sqrt(sum((r - mean) ** 2 for r in part) / max(len(part) - 1, 1) / len(part))
+    return f"{mean:.3f}", f"{mean - half:.3f} to {mean + half:.3f}"
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("export", type=Path)
+    parser.add_argument("--config", default="fim", help="fim, or verl for whole files")
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--turns", action="store_true")
+    for name, kind, value in (
+        *(("steps", int, 12), ("batch", int, 32), ("group", int, 8), ("rank", int, 16), ("learning-rate", float, 1e-5)),
+        *(("max-tokens", int, 1500), ("max-new-tokens", int, 320), ("temperature", float, 1.0), ("seed", int, 1)),
+        ("save-every", int, 4),
+    ):
+        parser.add_argument(f"--{name}", type=kind, default=value)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
