@@ -186,19 +186,9 @@ def export(
     notes = list(_notes(request, recipe, written)) if written.counts() else []
     seconds, rows = time.perf_counter() - started, sum(written.counts().values())
     if json:
-        counts: dict[str, dict[str, int]] = defaultdict(dict)
-        for (name, split), count in written.counts().items():
-            counts[name][split] = count
-        told = {
-            "type": "export",
-            "schema_version": 1,
-            "output": str(request.output),
-            "rows": counts,
-            "filtered": written.filtered,
-            "notes": notes,
-            "seconds": round(seconds, 3),
-            "manifest": manifest,
-        }
+        counts = _counts_json(written)
+        told = {"type": "export", "schema_version": 1, "output": str(request.output), "rows": counts}
+        told |= {"filtered": written.filtered, "notes": notes, "seconds": round(seconds, 3), "manifest": manifest}
         print(jsonlib.dumps(told, allow_nan=False))
     elif not rows:
         left = sum(written.filtered.values())
@@ -212,6 +202,13 @@ def export(
         page.print(*(f"note: {note}" for note in notes))
         page.print(*(f"{provider}: {notice}" for provider, _, notice in notices(written.providers)))
     return int(rows == 0)
+
+
+def _counts_json(written: "WrittenRows") -> dict[str, dict[str, int]]:
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    for (name, split), count in written.counts().items():
+        counts[name][split] = count
+    return counts
 
 
 def _counts_table(written: "WrittenRows") -> Table:

@@ -21,7 +21,7 @@ class Fault(Exception):
     """The service, its machine or the network failed."""
 
 
-class _Connection(http.client.HTTPConnection):
+class _ServiceConnection(http.client.HTTPConnection):
     path = ""  # of a Unix socket
 
     def connect(self) -> None:
@@ -51,7 +51,7 @@ def ask(method: str, path: str, body: Any = None, timeout_s: float = 600.0) -> d
 
 def _once(method: str, path: str, body: Any, timeout_s: float) -> tuple[int, dict[str, Any]]:
     url = urlsplit(os.environ.get("KERNELTUNE_SERVICE", "unix:runs/service/optimize.sock"))
-    connection = _Connection(url.hostname or "service", url.port, timeout=timeout_s)
+    connection = _ServiceConnection(url.hostname or "service", url.port, timeout=timeout_s)
     connection.path = url.path if url.scheme == "unix" else ""
     token = b64encode(f":{unquote(url.password or '')}".encode()).decode()
     headers = {"Content-Type": "application/json", "Authorization": f"Basic {token}"}
