@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from tempfile import gettempdir
 
-from kerneltune.tools.languages.base import language, launch_effects
+from kerneltune.tools.languages.base import device_code, launch_effects
 from kerneltune.tools.languages.ptx import PtxError
 from kerneltune.tools.languages.ptx.candidate import CannotSay, ptx_candidate, short
 from kerneltune.tools.sandbox.workers import Worker, tried_twice
@@ -407,7 +407,7 @@ def _placed(failure: Verdict | None, source: str, plans: Mapping[str, Sequence[P
     if len(named) != 1:
         return failure
     name, text = named.pop()
-    return language(name).in_source(failure, text, source)
+    return device_code(name).in_source(failure, text, source)
 
 
 def _static_problem(source: str) -> Verdict | None:
@@ -601,7 +601,7 @@ def _checked(reply: SassReply, artefacts: Sequence[Artefact]) -> SassReply:
 def needs_too_much(kernel: Kernel, arch: str, needed_bytes: int) -> str:
     """Why a kernel cannot be launched on the target, and what would help."""
     limit = gpu_for_arch(arch).shared_per_block_bytes
-    remedy = language(kernel.language).less_shared(kernel)
+    remedy = device_code(kernel.language).less_shared(kernel)
     return f"needs {needed_bytes} bytes of shared memory per block; {arch} has {limit}. {remedy}"
 
 
@@ -769,7 +769,7 @@ def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: in
     if sum(map(len, texts)) > MOST_TEXT_BYTES:
         return f"kernels of more than {MOST_TEXT_BYTES >> 20} MB"
     for name in sorted(set(texts.values())):
-        known = language(name)
+        known = device_code(name)
         if sum(len(text) for text, its in texts.items() if its == name) > known.max_bytes:
             return f"more than {known.max_bytes >> 20} MB of {known.title}"
     return next(filter(None, map(_problem, plans)), None)
@@ -804,13 +804,13 @@ def _overlaps(plan: Plan, effects: Mapping[str, KernelEffects]) -> str | None:
     for step in launches[1:]:
         kernel = plan.kernels[step.kernel]
         if step.pdl and not effects[kernel.sha256].waits:
-            wait = language(kernel.language).wait
+            wait = device_code(kernel.language).wait
             return f"a launch of {kernel.name:.60} with launch_pdl that never waits for the one before ({wait})"
     return None
 
 
 def _bad_launches(plan: Plan) -> str | None:
-    if problem := next(filter(None, (language(k.language).forbidden_option(k.options) for k in plan.kernels)), None):
+    if problem := next(filter(None, (device_code(k.language).forbidden_option(k.options) for k in plan.kernels)), None):
         return f"a kernel that cannot be: {problem}"
     if not any(isinstance(step, Launch) and min(step.grid) > 0 for step in plan.run):
         return "a plan that launches no program of a kernel"

@@ -75,9 +75,10 @@ from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.agent.view.live import gpu_samples
 from kerneltune.agent.view.text import plural
 from kerneltune.tools.bench import GpuBench
+from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidate
 from kerneltune.tools.languages.ptx.ir import PtxError
-from kerneltune.tools.languages.ptx.loader import PtxLaunchError, language_of
+from kerneltune.tools.languages.ptx.loader import PtxLaunchError
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.sandbox.workers import Workers
 from kerneltune.tools.schema.codec import Json, encode, read_file, shell_word

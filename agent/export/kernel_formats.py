@@ -22,7 +22,8 @@ from kerneltune.agent.export.instructions import ENTRY_POINT, error_told, repo_n
 from kerneltune.agent.export.rewards import fails, right
 from kerneltune.agent.export.similarity import parse
 from kerneltune.agent.record.trajectory import Trajectory
-from kerneltune.tools.languages.ptx.loader import language_of, ptx_texts
+from kerneltune.tools.languages.base import language_of
+from kerneltune.tools.languages.ptx.loader import ptx_texts
 from kerneltune.tools.schema.errors import UsageError
 
 Per = Literal["task", "target", "run"]  # `target`: a task on each GPU, or on each architecture where nothing is timed

@@ -13,8 +13,8 @@ from kerneltune.agent.events import Event, Judged, Proposed, RunStarted, Updated
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator
+from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.languages.ptx.candidate import CannotSay
-from kerneltune.tools.languages.ptx.loader import language_of
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Status, Timing, Verdict

@@ -21,7 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kerneltune.tools.languages.base import ExceedsSharedMemory, NotCompiled, language, languages
+from kerneltune.tools.languages import DEVICE_CODE
+from kerneltune.tools.languages.base import ExceedsSharedMemory, NotCompiled, device_code
 from kerneltune.tools.languages.ptx import PtxError
 from kerneltune.tools.languages.ptx.assemble import assemble, code_of, with_needed_labels
 from kerneltune.tools.languages.ptxas import ptxas
@@ -52,10 +53,10 @@ _PTX_SECTION = ".nv_debug_ptx_txt"
 
 
 def warm() -> None:
-    """Compile a kernel of each language, so that forks start with LLVM's tables built and ptxas found."""
+    """Compile a kernel of each device code, so that forks start with LLVM's tables built and ptxas found."""
     folder = Path(tempfile.mkdtemp(dir=os.environ["TMPDIR"]))
-    for known in languages():
-        _compile_one(known.warm_kernel, "sm_90", folder)
+    for name in DEVICE_CODE:
+        _compile_one(device_code(name).warm_kernel, "sm_90", folder)
 
 
 def main(channel: Any) -> None:
@@ -73,7 +74,9 @@ def main(channel: Any) -> None:
 def read(request: EffectsRequest) -> EffectsReply:
     """What each kernel does by its text."""
     return EffectsReply(
-        tuple(KernelEffects(language(k.language).effects(k), language(k.language).waits(k)) for k in request.kernels)
+        tuple(
+            KernelEffects(device_code(k.language).effects(k), device_code(k.language).waits(k)) for k in request.kernels
+        )
     )
 
 
@@ -97,7 +100,7 @@ def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:
 
 
 def _text_of(kernel: Kernel, request: PtxRequest, folder: Path) -> tuple[str, int]:
-    its = language(kernel.language)
+    its = device_code(kernel.language)
     if request.stage == "ttgir":
         return its.ttgir(kernel, request.arch, folder), 0
     written, shared_bytes = its.ptx(kernel, request.arch, folder)
@@ -130,11 +133,11 @@ def compile_kernels(request: CompileRequest, folder: Path) -> tuple[CompileReply
 
 def _compile_one(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
     _check_options(kernel)
-    return language(kernel.language).compile(kernel, arch, folder)
+    return device_code(kernel.language).compile(kernel, arch, folder)
 
 
 def _check_options(kernel: Kernel) -> None:
-    if problem := language(kernel.language).forbidden_option(kernel.options):
+    if problem := device_code(kernel.language).forbidden_option(kernel.options):
         raise NotCompiled(Failure(Status.REJECTED, problem, cause=Cause.COMPILE_OPTION))
 
 

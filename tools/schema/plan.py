@@ -77,7 +77,8 @@ class Storage:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A device kernel as text. `signature` has one type per argument ("*fp32", "i32", "tensordesc<…>")."""
+    """A device kernel as text: device code, whatever the candidate's language was. `signature` has one type per
+    argument ("*fp32", "i32", "tensordesc<…>")."""
 
     name: str
     language: Literal["ttir", "ptx"]

@@ -22,7 +22,7 @@ from kerneltune.agent.events import Reflected
 from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.prompts import render, render_text
 from kerneltune.tools.corpus import example
-from kerneltune.tools.languages.base import language_in, prompt_of
+from kerneltune.tools.languages import base as languages
 from kerneltune.tools.receipt import HIDDEN, author_view
 from kerneltune.tools.reflect import Roofline, bottlenecks, facts_of, limits_in_words
 from kerneltune.tools.schema.codec import Json, one_line, plain
@@ -87,7 +87,7 @@ class RunPrompts:
         ceilings: Ceilings | None = None,
         baselines: Callable[[], Baselines | None] | None = None,
     ) -> None:
-        spoken = language_in(language)
+        spoken = languages.language(language)
         self._tracker, self._outcomes, self._timed, self._baselines = tracker, outcomes, gpu is not None, baselines
         self._lessons = [lesson_values(lesson, tracker.task) for lesson in lessons]
         hardware = _hardware(arch, gpu)
@@ -110,7 +110,7 @@ class RunPrompts:
             gpu_name=_bare(gpu) if gpu else "a GPU that is not at hand",
             language_name=spoken.name,
             imports=spoken.imports,
-            language_prompt=render_text(prompt_of(language), **known),
+            language_prompt=render_text(languages.prompt_of(language), **known),
             task=task_values(tracker.task),
             light=light_values(tracker.task, hardware, ceilings) if hardware and gpu else None,
             experts=list(self.experts),

@@ -21,7 +21,15 @@ from kerneltune.tools.languages.base import (
 from kerneltune.tools.languages.ptx.assemble import assemble, lines_ahead, with_candidate_lines
 from kerneltune.tools.languages.ptx.checks import effects, findings, waits_for_earlier
 from kerneltune.tools.languages.ptx.ir import PtxError, parse
-from kerneltune.tools.languages.ptx.loader import PtxLaunch, PtxLaunchError, block_of, entry_of, mismatch, use
+from kerneltune.tools.languages.ptx.loader import (
+    PtxLaunch,
+    PtxLaunchError,
+    block_of,
+    entry_of,
+    imports_loader,
+    mismatch,
+    use,
+)
 from kerneltune.tools.languages.ptxas import Resources, report
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import Compiled, Failure
@@ -51,7 +59,7 @@ _OPTIONS: Mapping[str, OptionCheck] = {
 
 
 class PtxLanguage:
-    """See `languages.base.Language`."""
+    """See `languages.base.Language` and `DeviceCode`."""
 
     name = "PTX"
     imports = "`kerneltune` (`PtxKernel`)"
@@ -65,6 +73,9 @@ class PtxLanguage:
         (),
         {"block": [32, 1, 1]},
     )
+
+    def wrote(self, source: str) -> bool:
+        return imports_loader(source, "PtxKernel")
 
     def forbidden_option(self, options: Mapping[str, Json]) -> str | None:
         if "block" not in options:

@@ -15,16 +15,14 @@ from jinja2 import Environment, StrictUndefined, Template, TemplateError
 from kerneltune.tools.languages.ptx.ir import Function, Module, PtxError, Variable, line_of, parse
 
 # ---
-# Which language a candidate is written in. Pure.
+# Which candidates hold texts for it. Pure.
 
-_USES_LOADER = re.compile(
-    r"^\s*from (?:kerneltune|tools\.ptx) import .*\bPtxKernel\b|^\s*import kerneltune\b", re.MULTILINE
-)
+_IMPORTS_US = re.compile(r"^\s*(?:from (?:kerneltune|tools\.ptx) import|import kerneltune)\b", re.MULTILINE)
 
 
-def language_of(source: str) -> str:
-    """ "ptx" for a source that imports our loader, else "triton"."""
-    return "ptx" if _USES_LOADER.search(source) else "triton"
+def imports_loader(source: str, name: str) -> bool:
+    """Whether a source takes the loader of that name from this package."""
+    return _IMPORTS_US.search(source) is not None and re.search(rf"\b{name}\b", source) is not None
 
 
 def ptx_texts(source: str) -> list[str]:

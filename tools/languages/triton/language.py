@@ -121,7 +121,7 @@ _OPTIONS: Mapping[str, OptionCheck] = {
 
 
 class TritonLanguage:
-    """See `languages.base.Language`."""
+    """See `languages.base.Language` and `DeviceCode`."""
 
     name = "Triton"
     imports = ""
@@ -129,6 +129,9 @@ class TritonLanguage:
     wait = "gdc_wait()"
     max_bytes = 8 << 20
     warm_kernel = Kernel("warm", "ttir", _WARM_TTIR, ("*fp32",), {"num_warps": 4})
+
+    def wrote(self, source: str) -> bool:
+        return True
 
     def forbidden_option(self, options: Mapping[str, Json]) -> str | None:
         return forbidden_option(options, _OPTIONS)

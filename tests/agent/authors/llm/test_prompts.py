@@ -12,7 +12,7 @@ from kerneltune.agent.authors.llm import prompts as texts
 from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble, both_ends
 from kerneltune.agent.settings import Language
 from kerneltune.tools import languages
-from kerneltune.tools.languages.base import language_in, prompt_of
+from kerneltune.tools.languages.base import language, prompt_of
 from kerneltune.tools.receipt import HIDDEN
 from kerneltune.tools.schema.gpus import GPUS
 from kerneltune.tools.schema.task import TensorSpec
@@ -74,9 +74,9 @@ def test_the_example_of_the_ptx_prompt_is_right() -> None:
 
 def test_a_language_is_known_to_models_and_to_the_command_line_by_its_folder_alone() -> None:
     folders = {path.parent.name for path in Path(languages.__file__).parent.glob("*/language.py")}
-    assert folders == set(get_args(Language)) == set(languages.FOLDERS.values())
+    assert folders == set(get_args(Language)) == set(languages.FOLDERS)
     for folder in folders:
-        spoken = language_in(folder)
+        spoken = language(folder)
         system = RunPrompts(workbench(), "sm_90", "NVIDIA H200", folder).system
         assert f"You write {spoken.name} kernels for" in system
         imports = ", ".join(filter(None, ["torch, triton, numpy", spoken.imports]))
@@ -88,8 +88,8 @@ def test_a_language_is_known_to_models_and_to_the_command_line_by_its_folder_alo
 
 
 def test_an_unknown_language_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'cuda'.*triton, ptx"):
-        RunPrompts(workbench(), "sm_90", None, "cuda")
+    with pytest.raises(ValueError, match=r"'fortran'.*triton, ptx"):
+        RunPrompts(workbench(), "sm_90", None, "fortran")
 
 
 def test_numbers_are_those_of_the_gpu_that_times_and_not_of_its_generation() -> None:
