@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kerneltune.tools.languages import DEVICE_CODE
-from kerneltune.tools.languages.base import ExceedsSharedMemory, NotCompiled, device_code
+from kerneltune.tools.languages.base import ExceedsSharedMemory, NotCompiled, device_code, language, languages
 from kerneltune.tools.languages.ptx import PtxError
 from kerneltune.tools.languages.ptx.assemble import assemble, code_of, with_needed_labels
 from kerneltune.tools.languages.ptxas import ptxas
@@ -36,6 +36,8 @@ from kerneltune.tools.schema.messages import (
     EffectsRequest,
     Failure,
     KernelEffects,
+    Lowered,
+    LoweringRequest,
     PtxReply,
     PtxRequest,
     SassReply,
@@ -55,6 +57,7 @@ _PTX_SECTION = ".nv_debug_ptx_txt"
 def warm() -> None:
     """Compile a kernel of each device code, so that forks start with LLVM's tables built and ptxas found."""
     folder = Path(tempfile.mkdtemp(dir=os.environ["TMPDIR"]))
+    languages()  # which forks could not read
     for name in DEVICE_CODE:
         _compile_one(device_code(name).warm_kernel, "sm_90", folder)
 
@@ -67,6 +70,7 @@ def main(channel: Any) -> None:
         SassRequest: lambda request, cubins: disassemble_all(request, cubins, folder),
         PtxRequest: lambda request, _: ptx_of(request, folder),
         EffectsRequest: lambda request, _: read(request),
+        LoweringRequest: lambda request, _: lower(request, folder),
     }
     wire.serve(channel, handlers)
 
@@ -78,6 +82,16 @@ def read(request: EffectsRequest) -> EffectsReply:
             KernelEffects(device_code(k.language).effects(k), device_code(k.language).waits(k)) for k in request.kernels
         )
     )
+
+
+def lower(request: LoweringRequest, folder: Path) -> Lowered:
+    """A program's PTX, by the compiler of its language."""
+    try:
+        return Lowered(language(request.program.language).lower(request.program, request.arch, folder))
+    except NotCompiled as error:
+        return Lowered(failure=error.failure)
+    except ValueError as error:  # no such language: the tracer that asks is hostile
+        return Lowered(failure=Failure(Status.REJECTED, str(error)[:500]))
 
 
 def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:

@@ -16,10 +16,11 @@ from typing import Any, Protocol
 
 from kerneltune.tools.languages import DEVICE_CODE, FOLDERS
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.messages import Compiled, Failure
+from kerneltune.tools.schema.messages import Compiled, Failure, Program
 from kerneltune.tools.schema.plan import EVERYTHING, ArgEffect, DescriptorArg, Kernel, Launch, TensorArg, TensorRef
 from kerneltune.tools.schema.verdict import Verdict
 
+FILE = "candidate.py"  # what Python and compilers are told that the candidate's file is called
 OptionCheck = Callable[[Json], bool]  # whether a compile option may have this value
 
 
@@ -64,6 +65,9 @@ class LaunchRecorder(Protocol):
     def facts(self, kernel: Kernel) -> dict[str, Json]:
         """Registers, spills and shared memory of a kernel, asked of the compiler. Raises Refused."""
 
+    def lowered(self, program: Program) -> str:
+        """PTX of a program, asked of the compiler. Raises NotCompiled."""
+
 
 class Language(Protocol):
     """How candidates say kernels in one language."""
@@ -79,6 +83,9 @@ class Language(Protocol):
 
     def describe(self, error: BaseException, source: str) -> Failure | None:
         """In the tracer: an exception of this language's own that host code raised; None for any other."""
+
+    def lower(self, program: Program, arch: str, folder: Path) -> str:
+        """In the compiler: PTX of a program that the tracer asked for. Raises NotCompiled."""
 
 
 class DeviceCode(Protocol):

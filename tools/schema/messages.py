@@ -136,6 +136,44 @@ class AskCompiler:
 
 
 @dataclass(frozen=True)
+class Program:
+    """A kernel's source in a language that is lowered to PTX by a compiler of its own, which only a confined compiler
+    may run. `entry` names the kernel, "" the only one; `options` are the language's; `line` is that of the candidate's
+    file on which the text begins, or 0 if it is not known."""
+
+    language: str
+    text: str
+    entry: str = ""
+    options: tuple[str, ...] = ()
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class AskForPtx:
+    """Sent by a tracer when host code launches a program. The answer is Lowered."""
+
+    program: Program
+    kind: Literal["ask_for_ptx"] = "ask_for_ptx"
+
+
+@dataclass(frozen=True)
+class LoweringRequest:
+    """Asks a compiler to lower a program for "sm_90" and the like."""
+
+    program: Program
+    arch: str
+    kind: Literal["lowering"] = "lowering"
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program's PTX, with one entry; or why there is none."""
+
+    ptx: str = ""
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
 class CompilerFacts:
     """What host code may know of a compiled kernel; or why there is nothing to know."""
 

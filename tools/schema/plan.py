@@ -225,6 +225,12 @@ _PIECE = re.compile(
 )
 
 
+# A line of PTX that says where the next instructions come from, and can say nothing else, wherever it stands.
+_LOC = re.compile(
+    r"^[ \t]*\.loc[ \t]+\d+[ \t]+\d+[ \t]+\d+(?:, function_name [\w$]+(?:\+\d+)?, inlined_at \d+ \d+ \d+)?[ \t]*\n",
+    re.MULTILINE,
+)
+
 MOST_REMEMBERED_TEXT = 1 << 18
 
 
@@ -261,7 +267,9 @@ def plan_hash(plan: Plan) -> str:
 
 
 def _bare(kernel: Kernel) -> Kernel:
-    return replace(kernel, text=without_locations(kernel.text)) if kernel.language == "ttir" else kernel
+    if kernel.language == "ttir":
+        return replace(kernel, text=without_locations(kernel.text))
+    return replace(kernel, text=_LOC.sub("", kernel.text))
 
 
 def tensor_refs(value: Json) -> Iterator[TensorRef]:

@@ -29,6 +29,7 @@ from kerneltune.tools.schema.messages import (
     NOT_ALLOWED,
     POINTER_TABLE,
     UNKNOWN_OPERATOR,
+    Program,
     Refused,
 )
 from kerneltune.tools.schema.plan import (
@@ -247,6 +248,7 @@ class LaunchLog:
     choices: dict[str, int] = field(default_factory=dict)
     offered: dict[str, list[str]] = field(default_factory=dict)  # autotuner key -> its configs, as text
     ask_compiler: Callable[[Kernel], dict[str, Json]] | None = None
+    ask_for_ptx: Callable[[Program], str] | None = None
 
     def kernel_index(self, kernel: Kernel) -> int:
         """The kernel's number in the plan; equal kernels share one."""
@@ -265,6 +267,12 @@ class LaunchLog:
                 "host code asks for registers or spills of a kernel; not available while tracing", Cause.ASKS_COMPILER
             )
         return self.ask_compiler(kernel)
+
+    def lowered(self, program: Program) -> str:
+        """PTX of a program. Raises NotCompiled, and Refused where nobody is there to ask."""
+        if self.ask_for_ptx is None:
+            raise Refused("host code launches a program; there is no compiler to ask", Cause.ASKS_COMPILER)
+        return self.ask_for_ptx(program)
 
     def launch(self, kernel: Kernel, grid: tuple[int, int, int], values: Sequence[Any], types: Sequence[Any]) -> None:
         """Write one launch down; `types` are nested as the values are, "constexpr" for what is no argument."""

@@ -611,6 +611,11 @@ TOPICS: dict[str, Topic] = {
     ),
     "ptx_streams": Topic("L2 policies, bulk copies, bytes in flight", "ptx_cache_hints", "ptx"),
     "ptx_matrices": Topic("mma, ldmatrix and wgmma, fed by asynchronous copies", "ptx_tensor_core_tile", "ptx"),
+    "cuda_launches": Topic(
+        "configs, kernels for one shape, shared memory and options of a launch", "cuda_made_for_a_shape", "cuda"
+    ),
+    "cuda_streams": Topic("L2 policies, widths of accesses, bytes in flight", "cuda_softmax_in_registers", "cuda"),
+    "cuda_matrices": Topic("mma and ldmatrix, fed by asynchronous copies", "cuda_tensor_core_tiles", "cuda"),
 }
 _MOST_CODE = 12_000  # characters of compiled code; sources are whole
 _MOST_INSTRUCTIONS, _MOST_LINES, _MOST_LOOPS, _MOST_NAME = 120, 10, 500, 80

@@ -566,6 +566,9 @@ class Stream:
                 align = self.number("an alignment")
             elif token.text in (".v2", ".v4", ".v8"):
                 vector = int(token.text[2:])
+            elif token.text == ".attribute":  # (.managed)
+                while self.take().text != ")" and self.next.kind != "end":
+                    pass
             elif token.text != ".ptr":
                 kind = self.type(token)
         if not kind:

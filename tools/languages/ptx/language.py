@@ -13,12 +13,13 @@ from kerneltune.tools.languages import ptx
 from kerneltune.tools.languages.base import (
     LaunchRecorder,
     NotCompiled,
+    NotInterpreted,
     OptionCheck,
     flag,
     forbidden_option,
     whole,
 )
-from kerneltune.tools.languages.ptx.assemble import assemble, lines_ahead, with_candidate_lines
+from kerneltune.tools.languages.ptx.assemble import assemble, candidate_lines, with_candidate_lines
 from kerneltune.tools.languages.ptx.checks import effects, findings, waits_for_earlier
 from kerneltune.tools.languages.ptx.ir import PtxError, parse
 from kerneltune.tools.languages.ptx.loader import (
@@ -32,7 +33,7 @@ from kerneltune.tools.languages.ptx.loader import (
 )
 from kerneltune.tools.languages.ptxas import Resources, report
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.messages import Compiled, Failure
+from kerneltune.tools.schema.messages import Compiled, Failure, Program
 from kerneltune.tools.schema.plan import NOTHING, ArgEffect, Kernel, Launch
 from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
@@ -94,8 +95,8 @@ class PtxLanguage:
         return f"launch with less than shared_bytes={int(kernel.options.get('shared_bytes', 0))}"
 
     def in_source(self, failure: Verdict, text: str, source: str) -> Verdict:
-        ahead = lines_ahead(text, source)
-        lines = () if ahead is None else tuple(n + ahead for n in failure.ptx_lines if n <= text.count("\n") + 1)
+        known = candidate_lines(text, source)
+        lines = tuple(dict.fromkeys(known[n] for n in failure.ptx_lines if n in known))
         detail = with_candidate_lines(failure.detail, text, source)
         return replace(failure, detail=detail, lines=(*failure.lines, *lines))
 
@@ -114,6 +115,9 @@ class PtxLanguage:
         if isinstance(error, PtxError):
             return Failure(Status.COMPILE_FAILED, words, ptx_lines=error.lines, cause=Cause.COMPILER_ERROR)
         return Failure(Status.REJECTED, words)
+
+    def lower(self, program: Program, arch: str, folder: Path) -> str:
+        raise NotCompiled(Failure(Status.REJECTED, "PTX comes out of the tracer as it is compiled"))
 
     def compile(self, kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
         try:
@@ -159,7 +163,11 @@ class PtxLanguage:
             _three(kernel.options.get("cluster") or (1, 1, 1)),
             launch.cooperative,
         )
-        run(started, max_work=MAX_WORK)
+        try:
+            run(started, max_work=MAX_WORK)
+        except NotInterpreted as error:
+            error.args = (with_candidate_lines(str(error), kernel.text, source=""), *error.args[1:])
+            raise
         return True
 
 
@@ -171,6 +179,7 @@ class PtxRecorder:
 
     def __init__(self, log: LaunchRecorder) -> None:
         self._log = log
+        self._lowered: dict[Program, str] = {}
 
     def launch(self, launch: PtxLaunch) -> None:
         """Record one launch."""
@@ -181,6 +190,12 @@ class PtxRecorder:
         options |= {"launch_pdl": True} if launch.pdl else {}
         kernel = Kernel(launch.entry, "ptx", launch.text, launch.signature, options)
         self._log.launch(kernel, launch.grid, launch.values, launch.signature)
+
+    def lowered(self, program: Program) -> str:
+        """Asked once: forward is traced three times, for each case and config."""
+        if program not in self._lowered:
+            self._lowered[program] = self._log.lowered(program)
+        return self._lowered[program]
 
     def choose(
         self,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
 from kerneltune.tools.languages.ptx.ir import Function, Module, PtxError, Variable, line_of, parse
+from kerneltune.tools.schema.messages import Program
 
 # ---
 # Which candidates hold texts for it. Pure.
@@ -109,9 +110,8 @@ def _short(value: Any) -> str:
 
 
 def _misfit(entry: Function, param: Variable, what: str) -> PtxLaunchError:
-    return PtxLaunchError(
-        f"the parameter `.{param.type} {param.name}` of {entry.name} (PTX line {param.line}) is {what}"
-    )
+    place = f" (PTX line {param.line})" if param.line else ""
+    return PtxLaunchError(f"the parameter `.{param.type} {param.name}` of {entry.name}{place} is {what}")
 
 
 def mismatch(entry: Function, signature: Sequence[str]) -> str | None:
@@ -221,6 +221,9 @@ class PtxLauncher(Protocol):
     ) -> int:
         """Which config a launch of `values` shall use; `run` launches with one of them."""
 
+    def lowered(self, program: Program) -> str:
+        """PTX with one entry, of a program in another language. Raises NotCompiled."""
+
 
 _launcher: PtxLauncher | None = None
 _by_default: Callable[[], PtxLauncher] | None = None
@@ -238,7 +241,8 @@ def use_by_default(make: Callable[[], PtxLauncher]) -> None:
     _by_default = make
 
 
-def _in_charge() -> PtxLauncher:
+def in_charge() -> PtxLauncher:
+    """Where launches of this process go."""
     if _launcher is None:
         if _by_default is None:
             raise PtxLaunchError("nothing launches PTX in this process: import PtxKernel from kerneltune")
@@ -269,7 +273,7 @@ class PtxKernel:
         return lambda *args, **options: self._choose(grid, args, options)
 
     def _choose(self, grid: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        launcher = _in_charge()
+        launcher = in_charge()
 
         def run(config: Mapping[str, Any]) -> None:
             launcher.launch(self._bound(config, grid, args, **options))
@@ -278,11 +282,14 @@ class PtxKernel:
             if not self.configs:
                 run({})
                 return
-            key = self.entry or self._entry(self.configs[0])[1].name
-            run(self.configs[launcher.choose(key, args, self.configs, run)])
+            run(self.configs[launcher.choose(self._key(), args, self.configs, run)])
         except (PtxError, PtxLaunchError) as error:
-            error.whole = self.text
+            error.whole = error.whole or self.text
             raise
+
+    def _key(self) -> str:
+        """What its configs are called."""
+        return self.entry or self._entry(self.configs[0])[1].name
 
     def _entry(self, config: Mapping[str, Any]) -> tuple[str, Function]:
         text = render(self.text, config) if self.configs else self.text

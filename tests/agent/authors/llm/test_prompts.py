@@ -64,9 +64,10 @@ def spoken_in(system: str) -> str:
 
 
 @pytest.mark.usefixtures("forked_workers")
-def test_the_example_of_the_ptx_prompt_is_right() -> None:
+@pytest.mark.parametrize("language", ["ptx", "cuda"])
+def test_the_example_of_a_language_s_prompt_is_right(language: str) -> None:
     example = re.search(
-        r"```python\n(.+?)```", spoken_in(RunPrompts(workbench(), "sm_90", None, "ptx").system), re.DOTALL
+        r"```python\n(.+?)```", spoken_in(RunPrompts(workbench(), "sm_90", None, language).system), re.DOTALL
     )
     assert example is not None
     assert kerneltune.bench(example[1], "row_sum").accepted
