@@ -28,9 +28,11 @@ _TARGETS = {
     "system_b200": ("sm_100", "NVIDIA B200", "triton"),
     "system_h200_ptx": ("sm_90", "NVIDIA H200", "ptx"),
     "system_h200_cuda": ("sm_90", "NVIDIA H200", "cuda"),
+    "system_h200_gluon": ("sm_90", "NVIDIA H200", "gluon"),
     "system_a100_ptx": ("sm_80", "NVIDIA A100-SXM4-80GB", "ptx"),
     "system_without_gpu_sm_89_ptx": ("sm_89", None, "ptx"),
     "system_without_gpu_sm_89_cuda": ("sm_89", None, "cuda"),
+    "system_without_gpu_sm_89_gluon": ("sm_89", None, "gluon"),
     "system_unknown_gpu_ptx": ("sm_120", "NVIDIA GeForce RTX 5090", "ptx"),
 }
 ARCHES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")

@@ -86,12 +86,12 @@ def read(request: EffectsRequest) -> EffectsReply:
 
 def lower(request: LoweringRequest, folder: Path) -> Lowered:
     """A program's PTX, by the compiler of its language."""
+    diagnostics: list[str] = []
     try:
-        return Lowered(language(request.program.language).lower(request.program, request.arch, folder))
-    except NotCompiled as error:
-        return Lowered(failure=error.failure)
-    except ValueError as error:  # no such language: the tracer that asks is hostile
-        return Lowered(failure=Failure(Status.REJECTED, str(error)[:500]))
+        with _captured(folder, diagnostics):
+            return language(request.program.language).lower(request.program, request.arch, folder)
+    except Exception as error:  # noqa: BLE001 - any failure of a compiler on this text is the candidate's failure
+        return Lowered(failure=_failure(error, "".join(diagnostics)))
 
 
 def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:

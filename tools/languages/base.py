@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from kerneltune.tools.languages import DEVICE_CODE, FOLDERS
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.messages import Compiled, Failure, Program
+from kerneltune.tools.schema.messages import Compiled, Failure, Lowered, Program
 from kerneltune.tools.schema.plan import EVERYTHING, ArgEffect, DescriptorArg, Kernel, Launch, TensorArg, TensorRef
 from kerneltune.tools.schema.verdict import Verdict
 
@@ -65,7 +65,7 @@ class LaunchRecorder(Protocol):
     def facts(self, kernel: Kernel) -> dict[str, Json]:
         """Registers, spills and shared memory of a kernel, asked of the compiler. Raises Refused."""
 
-    def lowered(self, program: Program) -> str:
+    def lowered(self, program: Program) -> Lowered:
         """PTX of a program, asked of the compiler. Raises NotCompiled."""
 
 
@@ -84,8 +84,9 @@ class Language(Protocol):
     def describe(self, error: BaseException, source: str) -> Failure | None:
         """In the tracer: an exception of this language's own that host code raised; None for any other."""
 
-    def lower(self, program: Program, arch: str, folder: Path) -> str:
-        """In the compiler: PTX of a program that the tracer asked for. Raises NotCompiled."""
+    def lower(self, program: Program, arch: str, folder: Path) -> Lowered:
+        """In the compiler: PTX of a program that the tracer asked for. Raises NotCompiled, and what its compiler does
+        to a text."""
 
 
 class DeviceCode(Protocol):

@@ -52,7 +52,7 @@ DATA_DEPENDENT_SHAPE = (
 )
 NO_LAUNCH = (
     "forward launches no kernel of yours ({ops}): nothing here was written by the candidate. Launch at least one "
-    "@triton.jit kernel on every call"
+    "kernel on every call"
 )
 UNUSED_LAUNCHES = (
     "its kernels' results are not used: the output {source}, and without the launches it would be the same. Return "
@@ -87,7 +87,6 @@ POINTER_TABLE = (
 )
 FOREIGN_TENSOR = "a kernel argument is on the {device} device; move it to the GPU with .to(x.device) first"
 MISSING_MODULE = "; a candidate may import torch, triton, numpy and the standard library"
-GLUON = "Gluon kernels are not supported yet: write the kernel with triton.language"
 
 
 @dataclass(frozen=True)
@@ -167,9 +166,11 @@ class LoweringRequest:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program's PTX, with one entry; or why there is none."""
+    """A program's PTX, with one entry, and what its launches say: block, shared_bytes and the like, as its language
+    knows them; or why there is none."""
 
     ptx: str = ""
+    launch: dict[str, Json] = field(default_factory=dict)
     failure: Failure | None = None
 
 

@@ -120,6 +120,13 @@ class DescriptorArg:
 
 
 LaunchArg = TensorArg | ScalarArg | DescriptorArg
+_DESCRIBED = re.compile(r"tensordesc(?:_im2col)?<[^\[>]*\[([^\]]*)\]")
+
+
+def described_rank(kind: str) -> int:
+    """Dimensions that a type of a descriptor has, "tensordesc<fp16[64, 32]>"; 0 for other types."""
+    found = _DESCRIBED.match(kind)
+    return found[1].count(",") + 1 if found else 0
 
 
 @dataclass(frozen=True)
@@ -227,7 +234,8 @@ _PIECE = re.compile(
 
 # A line of PTX that says where the next instructions come from, and can say nothing else, wherever it stands.
 _LOC = re.compile(
-    r"^[ \t]*\.loc[ \t]+\d+[ \t]+\d+[ \t]+\d+(?:, function_name [\w$]+(?:\+\d+)?, inlined_at \d+ \d+ \d+)?[ \t]*\n",
+    r"^[ \t]*\.loc[ \t]+\d+[ \t]+\d+[ \t]+\d+(?:, function_name [\w$]+(?:\+\d+)?, inlined_at \d+ \d+ \d+)?"
+    r"[ \t]*(?://[^*\"\n]*)?\n",
     re.MULTILINE,
 )
 

@@ -29,6 +29,7 @@ from kerneltune.tools.schema.messages import (
     NOT_ALLOWED,
     POINTER_TABLE,
     UNKNOWN_OPERATOR,
+    Lowered,
     Program,
     Refused,
 )
@@ -248,7 +249,7 @@ class LaunchLog:
     choices: dict[str, int] = field(default_factory=dict)
     offered: dict[str, list[str]] = field(default_factory=dict)  # autotuner key -> its configs, as text
     ask_compiler: Callable[[Kernel], dict[str, Json]] | None = None
-    ask_for_ptx: Callable[[Program], str] | None = None
+    ask_for_ptx: Callable[[Program], Lowered] | None = None
 
     def kernel_index(self, kernel: Kernel) -> int:
         """The kernel's number in the plan; equal kernels share one."""
@@ -268,7 +269,7 @@ class LaunchLog:
             )
         return self.ask_compiler(kernel)
 
-    def lowered(self, program: Program) -> str:
+    def lowered(self, program: Program) -> Lowered:
         """PTX of a program. Raises NotCompiled, and Refused where nobody is there to ask."""
         if self.ask_for_ptx is None:
             raise Refused("host code launches a program; there is no compiler to ask", Cause.ASKS_COMPILER)

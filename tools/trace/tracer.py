@@ -201,12 +201,12 @@ def main(channel: Any) -> None:
             )
         return {"n_regs": facts.n_regs, "n_spills": facts.n_spills, "shared": facts.shared}
 
-    def ask_for_ptx(program: Program) -> str:
+    def ask_for_ptx(program: Program) -> Lowered:
         channel.send(encode(AskForPtx(replace(program, line=_first_line(program.text)))))
         lowered = decode(Lowered, channel.receive().body)
         if lowered.failure:
             raise NotCompiled(lowered.failure)
-        return lowered.ptx
+        return lowered
 
     session.log.ask_compiler, session.log.ask_for_ptx = ask_compiler, ask_for_ptx
     channel.send(encode(trace(session, request)))

@@ -611,6 +611,12 @@ TOPICS: dict[str, Topic] = {
     ),
     "ptx_streams": Topic("L2 policies, bulk copies, bytes in flight", "ptx_cache_hints", "ptx"),
     "ptx_matrices": Topic("mma, ldmatrix and wgmma, fed by asynchronous copies", "ptx_tensor_core_tile", "ptx"),
+    "gluon_layouts": Topic(
+        "where elements lie, and what reductions and conversions cost", "gluon_softmax_in_registers", "gluon"
+    ),
+    "gluon_products": Topic("tensor maps, barriers, matrix instructions", "gluon_persistent_matmul", "gluon"),
+    "gluon_attention": Topic("two products and a softmax in one pass", "gluon_attention", "gluon"),
+    "gluon_split": Topic("float32 products by halves", "gluon_split_product", "gluon"),
     "cuda_launches": Topic(
         "configs, kernels for one shape, shared memory and options of a launch", "cuda_made_for_a_shape", "cuda"
     ),

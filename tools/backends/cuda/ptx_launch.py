@@ -13,7 +13,7 @@ from kerneltune.tools.backends.cuda.driver import pack_scalar
 from kerneltune.tools.languages.base import language
 from kerneltune.tools.languages.ptx.assemble import assemble
 from kerneltune.tools.languages.ptx.loader import PtxLaunch
-from kerneltune.tools.schema.messages import Program
+from kerneltune.tools.schema.messages import Lowered, Program
 
 
 class GpuPtxLauncher:
@@ -36,7 +36,7 @@ class GpuPtxLauncher:
         ]
         kernel.launch(shape, parameters, torch.cuda.current_stream().cuda_stream)
 
-    def lowered(self, program: Program) -> str:
+    def lowered(self, program: Program) -> Lowered:
         """By the compiler of its language, for this GPU."""
         return _lowered(program, torch.cuda.current_device())
 
@@ -61,7 +61,7 @@ class GpuPtxLauncher:
 
 
 @lru_cache(maxsize=256)
-def _lowered(program: Program, device: int) -> str:
+def _lowered(program: Program, device: int) -> Lowered:
     with tempfile.TemporaryDirectory() as folder:
         return language(program.language).lower(program, _arch(device), Path(folder))
 

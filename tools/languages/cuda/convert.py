@@ -58,13 +58,16 @@ def _named(node: "Node | None") -> "list[Node]":
 
 @dataclass
 class CudaSource:
-    """`device`: the text without host code, as many lines; `launchers` by name; kernels by name, with the namespaces
-    that they are in; constants of the file as they are written."""
+    """`device`: the text without host code, as many lines; `launchers`, and what calls them, by name; kernels by name,
+    with the namespaces that they are in; constants of the file as they are written; names under which functions are
+    offered to Python."""
 
     device: str
     launchers: "dict[str, Node]"
     kernels: dict[str, str]
     constants: dict[str, str]
+    offered: dict[str, str] = field(default_factory=dict)
+    others: "dict[str, Node]" = field(default_factory=dict)  # of the host's functions
 
 
 def taken_apart(text: str) -> CudaSource:
@@ -73,6 +76,9 @@ def taken_apart(text: str) -> CudaSource:
     source = CudaSource("", {}, {}, {})
     every = _top(_parser().parse(raw).root_node)
     dropped = [node for node, space in every if not _stays(node, space, source)]
+    while called := [name for name, its in source.others.items() if _calls(its, source.launchers)]:
+        source.launchers |= {name: source.others.pop(name) for name in called}
+    source.offered = dict(re.findall(r'\bdef\(\s*"(\w+)"\s*,\s*&?\s*([\w:]+)', text)) or {}
     if not source.kernels:
         raise CannotConvert("the text has no __global__ function")
     if not source.launchers:
@@ -95,6 +101,13 @@ def _top(node: "Node", space: str = "") -> "Iterator[tuple[Node, str]]":
             yield from _top(body, f"{space}{name}::" if name else space)
         else:
             yield child, space
+
+
+def _calls(function: "Node", names: "dict[str, Node]") -> bool:
+    return any(
+        node.type == "call_expression" and _text(node.child_by_field_name("function")).rpartition("::")[2] in names
+        for node in _every(function)
+    )
 
 
 def _stays(node: "Node", space: str, source: CudaSource) -> bool:
@@ -122,8 +135,7 @@ def _is_of_device(function: "Node", name: str, space: str, source: CudaSource) -
     if "__global__" in head:
         source.kernels[name] = space + name
     elif "__device__" not in head and _HOST.search(text):
-        if "<<<" in text:
-            source.launchers[name] = function
+        (source.launchers if "<<<" in text else source.others)[name] = function
         return False
     return True
 
@@ -163,7 +175,8 @@ _TRUTHS = ("&&", "||", "==", "!=", "<", ">", "<=", ">=")
 _MEMBERS = {
     "numel": ("{t}.numel()", "int"), "dim": ("{t}.dim()", "int"), "ndimension": ("{t}.dim()", "int"),
     "stride": ("{t}.stride({v})", "int"), "element_size": ("{t}.element_size()", "int"),
-    "sizes": ("{t}.shape", "sizes"), "options": ('{{"dtype": {t}.dtype, "device": {t}.device}}', "options"),
+    "sizes": ("{t}.shape", "sizes"), "vec": ("list({t})", "sizes"),
+    "options": ('{{"dtype": {t}.dtype, "device": {t}.device}}', "options"),
     "scalar_type": ("{t}.dtype", "dtype"), "dtype": ("{t}.dtype", "dtype"), "device": ("{t}.device", "other"),
     "is_cuda": ("True", "int"), "defined": ("({t} is not None)", "int"), "has_value": ("({t} is not None)", "int"),
     "value": ("{t}", "tensor"),
@@ -623,7 +636,9 @@ def converted_python(source: str) -> str:
         except CannotConvert as error:
             raise CannotConvert(f"in its CUDA C++, {error}") from error
         blocks.append(f"{name} = {_quoted(parts.device)}\n\n\n{host}\n")
-        edits.append((call, f"SimpleNamespace({', '.join(f'{its}={its}' for its in parts.launchers)})"))
+        offered = {its: its for its in parts.launchers}
+        offered |= {k: v.rpartition("::")[2] for k, v in parts.offered.items() if v.rpartition("::")[2] in offered}
+        edits.append((call, f"SimpleNamespace({', '.join(f'{name}={its}' for name, its in offered.items())})"))
         named |= names
     edits += [(node, "" if node in tree.body else "pass") for node in ast.walk(tree) if _is_dropped(node, named)]
     raw = source.encode()

@@ -7,7 +7,7 @@ from kerneltune.tools.languages.base import LaunchRecorder
 from kerneltune.tools.languages.cuda.loader import CudaKernel
 from kerneltune.tools.languages.cuda.nvrtc import lowered
 from kerneltune.tools.languages.ptx.loader import imports_loader
-from kerneltune.tools.schema.messages import Failure, Program, Refused
+from kerneltune.tools.schema.messages import Failure, Lowered, Program, Refused
 
 HOST_CODE = (
     "{what} builds C++ host code, which no launch plan can hold. Keep the __global__ functions as text, launch them by "
@@ -43,8 +43,8 @@ class CudaLanguage:
     def describe(self, error: BaseException, source: str) -> Failure | None:
         return None  # a text that does not compile raises NotCompiled
 
-    def lower(self, program: Program, arch: str, folder: Path) -> str:
-        return lowered(program, arch)
+    def lower(self, program: Program, arch: str, folder: Path) -> Lowered:
+        return Lowered(lowered(program, arch))
 
 
 LANGUAGE = CudaLanguage()

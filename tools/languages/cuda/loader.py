@@ -43,7 +43,7 @@ class CudaKernel(PtxKernel):
 
     def _entry(self, config: Mapping[str, Any]) -> tuple[str, Function]:
         macros = tuple(_macro(name, value) for name, value in config.items() if name not in _OF_A_LAUNCH)
-        ptx = in_charge().lowered(Program("cuda", self.text, self.entry or "", (*self.options, *macros)))
+        ptx = in_charge().lowered(Program("cuda", self.text, self.entry or "", (*self.options, *macros))).ptx
         # its lines are the compiler's, not the author's
         entry = entry_of(parse(ptx), None)
         return ptx, replace(entry, params=tuple(replace(param, line=0) for param in entry.params))

@@ -4,7 +4,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,13 @@ from kerneltune.tools.languages.ptx.loader import (
     entry_of,
     imports_loader,
     mismatch,
+    parameters_of,
     use,
 )
 from kerneltune.tools.languages.ptxas import Resources, report
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.messages import Compiled, Failure, Program
-from kerneltune.tools.schema.plan import NOTHING, ArgEffect, Kernel, Launch
+from kerneltune.tools.schema.messages import Compiled, Failure, Lowered, Program
+from kerneltune.tools.schema.plan import EVERYTHING, NOTHING, ArgEffect, Kernel, Launch
 from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
 MOST_FINDINGS = 8
@@ -50,12 +51,30 @@ def _sizes(most: int, product: int) -> OptionCheck:
     return check
 
 
+_OF_A_MAP: Mapping[str, OptionCheck] = {
+    "swizzle": whole(0, 16),
+    "elem_size": whole(1, 16),
+    "elem_type": whole(0, 64),
+    "fp4_padded": flag,
+    "block_size": lambda value: isinstance(value, list) and len(value) <= 5 and all(map(whole(1, 1024), value)),
+}
+
+
+def _maps(value: Json) -> bool:
+    """What the compiler chose for each descriptor: how its tensor map is encoded."""
+    return isinstance(value, list) and all(
+        isinstance(its, dict) and its.keys() == _OF_A_MAP.keys() and all(fits(its[k]) for k, fits in _OF_A_MAP.items())
+        for its in value
+    )
+
+
 _OPTIONS: Mapping[str, OptionCheck] = {
     "block": _sizes(1024, 1024),
     "shared_bytes": whole(0, 1 << 20),
     "cluster": _sizes(16, 16),
     "launch_cooperative_grid": flag,
     "launch_pdl": flag,
+    "tensordesc_meta": _maps,
 }
 
 
@@ -87,9 +106,14 @@ class PtxLanguage:
         return waits_for_earlier(kernel.text, kernel.name)
 
     def effects(self, kernel: Kernel) -> tuple[ArgEffect, ...]:
-        found = effects(kernel.text, kernel.name) or ((True, True),) * len(kernel.signature)
-        pairs = zip(kernel.signature, found, strict=False)
-        return tuple(ArgEffect(*both) if kind.startswith("*") else NOTHING for kind, both in pairs)
+        found = effects(kernel.text, kernel.name)
+        places = itertools.accumulate((len(its) for its in parameters_of(kernel.signature)), initial=0)
+        return tuple(
+            (ArgEffect(*found[at]) if found and at < len(found) else EVERYTHING)
+            if kind.startswith(("*", "tensordesc"))
+            else NOTHING
+            for kind, at in zip(kernel.signature, places, strict=False)
+        )
 
     def less_shared(self, kernel: Kernel) -> str:
         return f"launch with less than shared_bytes={int(kernel.options.get('shared_bytes', 0))}"
@@ -116,7 +140,7 @@ class PtxLanguage:
             return Failure(Status.COMPILE_FAILED, words, ptx_lines=error.lines, cause=Cause.COMPILER_ERROR)
         return Failure(Status.REJECTED, words)
 
-    def lower(self, program: Program, arch: str, folder: Path) -> str:
+    def lower(self, program: Program, arch: str, folder: Path) -> Lowered:
         raise NotCompiled(Failure(Status.REJECTED, "PTX comes out of the tracer as it is compiled"))
 
     def compile(self, kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
@@ -146,12 +170,11 @@ class PtxLanguage:
     ) -> bool:
         from kerneltune.tools.languages.ptx.sim.launch import run
         from kerneltune.tools.languages.ptx.sim.values import Unsupported
-        from kerneltune.tools.languages.triton.ttir.memory import DescriptorValue
 
         if programs is not None:
             raise Unsupported("blocks of PTX are emulated all together")
-        if any(isinstance(value, DescriptorValue) for value in values):
-            raise Unsupported("tensor descriptors (TMA) are not emulated")
+        choices = iter(kernel.options.get("tensordesc_meta") or ())
+        values = [given for value in values for given in _given(value, choices)]
         started = PtxLaunch(
             kernel.text,
             kernel.name,
@@ -179,7 +202,7 @@ class PtxRecorder:
 
     def __init__(self, log: LaunchRecorder) -> None:
         self._log = log
-        self._lowered: dict[Program, str] = {}
+        self._lowered: dict[Program, Lowered] = {}
 
     def launch(self, launch: PtxLaunch) -> None:
         """Record one launch."""
@@ -191,7 +214,7 @@ class PtxRecorder:
         kernel = Kernel(launch.entry, "ptx", launch.text, launch.signature, options)
         self._log.launch(kernel, launch.grid, launch.values, launch.signature)
 
-    def lowered(self, program: Program) -> str:
+    def lowered(self, program: Program) -> Lowered:
         """Asked once: forward is traced three times, for each case and config."""
         if program not in self._lowered:
             self._lowered[program] = self._log.lowered(program)
@@ -240,8 +263,19 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
         started_s=started,
     )
     metadata: dict[str, Json] = {"name": entry.name, "shared": dynamic, "static_shared": used.static_shared_bytes}
+    metadata["tensordesc_meta"] = kernel.options.get("tensordesc_meta")
     notes = tuple(str(finding) for finding in found if not finding.fatal)
     return Compiled(made, metadata, notes[:MOST_FINDINGS]), done.cubin
+
+
+def _given(value: Any, choices: Iterator[Mapping[str, Any]]) -> tuple[Any, ...]:
+    """What the emulator is given for an argument."""
+    from kerneltune.tools.languages.ptx.sim.launch import HostMap
+    from kerneltune.tools.languages.triton.ttir.memory import DescriptorValue
+
+    if not isinstance(value, DescriptorValue):
+        return (value,)
+    return (HostMap(value, next(choices)), *value.shape, *value.strides)
 
 
 def _three(numbers: Sequence[int]) -> tuple[int, int, int]:

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
 from kerneltune.tools.languages.ptx.ir import Function, Module, PtxError, Variable, line_of, parse
-from kerneltune.tools.schema.messages import Program
+from kerneltune.tools.schema.messages import Lowered, Program
+from kerneltune.tools.schema.plan import described_rank
 
 # ---
 # Which candidates hold texts for it. Pure.
@@ -48,6 +49,9 @@ _POINTEES = {
     "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "float8_e4m3fnuz": "fp8e4b8", "float8_e5m2fnuz": "fp8e5b16",
 }  # fmt: skip
 _FLOATS = {"f64": "fp64", "f32": "fp32", "b64": "fp64", "b32": "fp32", "f16": "fp16", "b16": "fp16"}
+
+
+TENSOR_MAP = "tensormap"
 
 
 class PtxLaunchError(Exception):
@@ -117,21 +121,31 @@ def _misfit(entry: Function, param: Variable, what: str) -> PtxLaunchError:
 def mismatch(entry: Function, signature: Sequence[str]) -> str | None:
     """Return why values of these types cannot be what the entry takes, or None: asked again where nobody trusts the
     plan."""
-    if len(signature) != len(entry.params):
-        return f"{entry.name} takes {len(entry.params)} arguments, not {len(signature)}"
-    for param, kind in zip(entry.params, signature, strict=True):
-        if param.count is not None or param.nbytes != _nbytes(kind):
+    kinds = [kind for its in parameters_of(signature) for kind in its]
+    if len(kinds) != len(entry.params):
+        return f"{entry.name} takes {len(entry.params)} arguments, not {len(kinds)}"
+    for param, kind in zip(entry.params, kinds, strict=True):
+        if (param.count is not None) != (kind == TENSOR_MAP) or param.nbytes != _nbytes(kind):
             return f"the parameter `.{param.type} {param.name}` (PTX line {param.line}) cannot be given a {kind!r:.40}"
     return None
+
+
+def parameters_of(signature: Sequence[str]) -> list[tuple[str, ...]]:
+    """The parameters of an entry that each argument fills: of a tensor's descriptor a tensor map, its sizes and its
+    strides."""
+    ranks = [(kind, described_rank(kind)) for kind in signature]
+    return [(TENSOR_MAP, *["i32"] * rank, *["i64"] * rank) if rank else (kind,) for kind, rank in ranks]
 
 
 def _nbytes(kind: str) -> int:
     if kind.startswith("*"):
         return 8
+    if kind == TENSOR_MAP:
+        return 128
     letters = kind.rstrip("0123456789")
     digits = kind.removeprefix(letters)
     known = letters in ("i", "u", "fp") and digits in ("8", "16", "32", "64") and kind != "fp8"
-    return int(digits) // 8 if known else -1
+    return int(digits) // 8 if known else 1 if kind in ("i1", "u1") else -1
 
 
 # ---
@@ -221,7 +235,7 @@ class PtxLauncher(Protocol):
     ) -> int:
         """Which config a launch of `values` shall use; `run` launches with one of them."""
 
-    def lowered(self, program: Program) -> str:
+    def lowered(self, program: Program) -> Lowered:
         """PTX with one entry, of a program in another language. Raises NotCompiled."""
 
 

@@ -49,7 +49,7 @@ from kerneltune.tools.languages.triton.ttir.memory import Pointer
 from kerneltune.tools.languages.triton.ttir.waiting import may_wait
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import arch_number
-from kerneltune.tools.schema.messages import Compiled, Failure, Program
+from kerneltune.tools.schema.messages import Compiled, Failure, Lowered, Program
 from kerneltune.tools.schema.plan import EVERYTHING, NOTHING, ArgEffect, Kernel, Launch
 from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
@@ -160,9 +160,12 @@ class TritonLanguage:
 
         if not isinstance(error, CompilationError):
             return None
-        return Failure(Status.COMPILE_FAILED, str(error)[-4000:], _kernel_line(error), cause=Cause.COMPILER_ERROR)
+        first: BaseException = error  # of a function that was called; those around it only say where
+        while isinstance(first.__cause__, CompilationError):
+            first = first.__cause__
+        return Failure(Status.COMPILE_FAILED, str(first)[-4000:], _kernel_line(error), cause=Cause.COMPILER_ERROR)
 
-    def lower(self, program: Program, arch: str, folder: Path) -> str:
+    def lower(self, program: Program, arch: str, folder: Path) -> Lowered:
         raise NotCompiled(Failure(Status.REJECTED, "Triton comes out of the tracer as it is compiled"))
 
     def compile(self, kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:

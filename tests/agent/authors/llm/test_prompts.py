@@ -32,6 +32,7 @@ from tests.agent.authors.llm.run_parts import (
     workbench,
     wrong,
 )
+from tests.prompts.renderings import ARCHES
 
 _CHARACTERS_PER_TOKEN = 4
 MOST_OF_A_HISTORY = 5_500  # tokens, but for the source that it shows
@@ -64,13 +65,13 @@ def spoken_in(system: str) -> str:
 
 
 @pytest.mark.usefixtures("forked_workers")
-@pytest.mark.parametrize("language", ["ptx", "cuda"])
+@pytest.mark.parametrize("language", ["ptx", "cuda", "gluon"])
 def test_the_example_of_a_language_s_prompt_is_right(language: str) -> None:
     example = re.search(
         r"```python\n(.+?)```", spoken_in(RunPrompts(workbench(), "sm_90", None, language).system), re.DOTALL
     )
     assert example is not None
-    assert kerneltune.bench(example[1], "row_sum").accepted
+    assert kerneltune.bench(example[1], "softmax" if language == "gluon" else "row_sum").accepted
 
 
 def test_a_language_is_known_to_models_and_to_the_command_line_by_its_folder_alone() -> None:
@@ -84,12 +85,12 @@ def test_a_language_is_known_to_models_and_to_the_command_line_by_its_folder_alo
         assert f"It imports {imports} and the standard library" in system
         plain = [line for line in prompt_of(folder).splitlines() if line.startswith("- ") and "{" not in line]
         assert len(plain) > 3
-        products = RunPrompts(with_products(), "sm_90", "NVIDIA H200", folder).system
+        products = "\n".join(RunPrompts(with_products(), arch, None, folder).system for arch in ARCHES)
         assert all(line in products for line in plain)
 
 
 def test_an_unknown_language_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'fortran'.*triton, ptx"):
+    with pytest.raises(ValueError, match=r"'fortran'.*triton, gluon, ptx, cuda"):
         RunPrompts(workbench(), "sm_90", None, "fortran")
 
 

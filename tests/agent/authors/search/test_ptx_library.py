@@ -18,7 +18,7 @@ from kerneltune.tools.languages.ptx.checks import findings
 from kerneltune.tools.languages.ptx.loader import PtxLaunch, entry_of
 from kerneltune.tools.languages.ptx.sim.launch import run
 from kerneltune.tools.languages.triton.ttir.memory import Pointer
-from kerneltune.tools.schema.messages import Program
+from kerneltune.tools.schema.messages import Lowered, Program
 from tests.agent.shell import optimize
 
 TASKS = ("softmax", "rms_norm", "swiglu")
@@ -40,7 +40,7 @@ class Launches:
         """Keep it."""
         self.seen.append(launch)
 
-    def lowered(self, program: Program) -> str:
+    def lowered(self, program: Program) -> Lowered:
         """The library is PTX already."""
         raise AssertionError(program.language)
 
