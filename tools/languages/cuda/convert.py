@@ -7,6 +7,7 @@ says what stands in the way, with its line.
 """
 
 import ast
+import itertools
 import keyword
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -690,9 +691,13 @@ def _is_dropped(node: ast.AST, named: set[str]) -> bool:
     return isinstance(node, ast.Assign) and {ast.unparse(target) for target in node.targets} <= named
 
 
+def _is_heading(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom | ast.Expr)
+
+
 def _after_imports(source: str, head: str) -> str:
-    imports = [node for node in _parsed(source).body if isinstance(node, ast.Import | ast.ImportFrom)]
-    last = max((node.end_lineno or node.lineno for node in imports), default=0)
+    first = itertools.takewhile(_is_heading, _parsed(source).body)
+    last = max((node.end_lineno or node.lineno for node in first), default=0)
     lines = source.split("\n")
     body = re.sub(r"\A\n+", "\n\n", re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines[last:])))
     return "\n".join([*lines[:last], head.rstrip("\n"), body])

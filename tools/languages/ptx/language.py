@@ -174,7 +174,7 @@ class PtxLanguage:
         if programs is not None:
             raise Unsupported("blocks of PTX are emulated all together")
         choices = iter(kernel.options.get("tensordesc_meta") or ())
-        values = [given for value in values for given in _given(value, choices)]
+        values = _named(kernel, [given for value in values for given in _given(value, choices)])
         started = PtxLaunch(
             kernel.text,
             kernel.name,
@@ -266,6 +266,20 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
     metadata["tensordesc_meta"] = kernel.options.get("tensordesc_meta")
     notes = tuple(str(finding) for finding in found if not finding.fatal)
     return Compiled(made, metadata, notes[:MOST_FINDINGS]), done.cubin
+
+
+def _named(kernel: Kernel, values: Sequence[Any]) -> list[Any]:
+    """The parameters of a launch, pointers under the names that the kernel has for them."""
+    from kerneltune.tools.languages.triton.ttir.memory import Pointer
+
+    try:
+        params = next((entry.params for entry in parse(kernel.text).entries if entry.name == kernel.name), ())
+    except PtxError:  # the emulator will say so
+        return list(values)
+    if len(params) != len(values):
+        return list(values)
+    pairs = zip(values, params, strict=True)
+    return [replace(value, name=param.name) if isinstance(value, Pointer) else value for value, param in pairs]
 
 
 def _given(value: Any, choices: Iterator[Mapping[str, Any]]) -> tuple[Any, ...]:

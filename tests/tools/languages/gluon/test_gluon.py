@@ -265,7 +265,7 @@ def test_a_stray_access_is_told_with_the_candidates_line() -> None:
     line = next(n for n, text in enumerate(source.split("\n"), 1) if "at * 2" in text)
     assert (verdict.status, verdict.cause) == (Status.WRONG, Cause.OUT_OF_BOUNDS)
     assert f"candidate line {line}" in verdict.detail
-    assert "of x, which has" in verdict.detail or "argument 0" in verdict.detail
+    assert "of x, which has" in verdict.detail
 
 
 def test_candidates_are_told_apart_by_what_they_import() -> None:
