@@ -10,7 +10,7 @@ import ctypes
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -297,11 +297,24 @@ def _arguments(values: Any, types: Any, tape: Tape) -> list[LaunchArg]:
     return flat
 
 
+def _described(value: Any, tape: Tape) -> TensorRef:
+    """What a descriptor describes. Not by as_strided, which lets a fake tensor's storage grow. Raises Refused."""
+    shape, stride = tuple(map(int, value.shape)), tuple(map(int, value.strides))
+    ref = replace(tape.ref(value.base), shape=shape, stride=stride)
+    elements = ref.offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) + 1
+    if min(shape) > 0 and elements * value.base.element_size() > tape.nbytes[ref.storage]:
+        raise Refused(
+            f"a tensor descriptor of {list(shape)} with strides {list(stride)} describes more than its tensor, which "
+            f"has {tape.nbytes[ref.storage]} bytes",
+            Cause.FOREIGN_MEMORY,
+        )
+    return ref
+
+
 def _argument(value: Any, kind: str, tape: Tape) -> LaunchArg:
     if hasattr(value, "block_shape") and hasattr(value, "base"):
-        base = value.base
-        view = torch.as_strided(base, list(value.shape), list(value.strides), base.storage_offset())
-        return DescriptorArg(tape.ref(view), tuple(value.block_shape), str(getattr(value, "padding", "zero")))
+        described = _described(value, tape)
+        return DescriptorArg(described, tuple(value.block_shape), str(getattr(value, "padding", "zero")))
     tensor = getattr(value, "base", value)  # triton.reinterpret wraps a tensor
     if isinstance(tensor, torch.Tensor):
         if tensor.device.type != tape.device:

@@ -90,7 +90,17 @@ def taken_apart(text: str) -> CudaSource:
         gone = raw[node.start_byte : node.end_byte]
         raw = raw[: node.start_byte] + b"\n" * gone.count(b"\n") + raw[node.end_byte :]
     source.device = raw.decode(errors="replace")
+    source.device = "".join(f"#include <{header}>\n" for header in _needed(source.device)) + source.device
     return source
+
+
+# What torch's headers bring along, by what is said of it.
+_STD = {"limits": r"numeric_limits", "algorithm": r"m(?:ax|in)\b", "type_traits": r"is_\w+|conditional|enable_if"}
+
+
+def _needed(device: str) -> list[str]:
+    said = {name: re.search(rf"\bstd::(?:{words})", device) for name, words in _STD.items()}
+    return [name for name, found in said.items() if found and f"<{name}>" not in device]
 
 
 def _top(node: "Node", space: str = "") -> "Iterator[tuple[Node, str]]":

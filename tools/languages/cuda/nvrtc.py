@@ -63,11 +63,24 @@ typedef unsigned long long uint64_t; typedef long long intptr_t; typedef unsigne
 #define M_2_SQRTPI 1.12837916709551257390
 """
 _EMPTY = (
-    "stdint.h cstdint math.h cmath float.h cfloat limits.h climits stddef.h cstddef stdio.h cstdio stdlib.h cstdlib "
+    "stdint.h cstdint math.h float.h cfloat limits.h climits stddef.h cstddef stdio.h cstdio stdlib.h cstdlib "
     "assert.h cassert string.h cstring"
 ).split()
 _PRELUDE_NAME = "kerneltune.h"
-_HEADERS = {_PRELUDE_NAME: _PRELUDE} | dict.fromkeys(_EMPTY, "")
+_OF_CCCL = "cmath limits type_traits utility".split()  # whose std:: is cuda::std::
+_ALGORITHM = """
+#pragma once
+namespace std {
+template <class T> __device__ constexpr const T& max(const T& a, const T& b) { return a < b ? b : a; }
+template <class T> __device__ constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }
+}
+"""
+_HEADERS = {
+    _PRELUDE_NAME: _PRELUDE,
+    "algorithm": _ALGORITHM,
+    **dict.fromkeys(_EMPTY, ""),
+    **{name: f"#include <cuda/std/{name}>\nnamespace std {{ using namespace cuda::std; }}\n" for name in _OF_CCCL},
+}
 
 
 def lowered(program: Program, arch: str) -> str:
@@ -207,7 +220,10 @@ _HINTS = tuple(
         ),
         (r"device-side kernel launch", "kernels cannot launch kernels: launch both from forward"),
         (r'attribute "__global__" does not apply', "does its return type say void, and are the types known?"),
-        (r'"std::', "device code has cuda::std, from <cuda/std/…>"),
+        (
+            r'namespace "std"',
+            "of std:: there is what <cmath>, <limits>, <type_traits> and <utility> declare, min and max",
+        ),
     )
 )
 

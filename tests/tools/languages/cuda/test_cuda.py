@@ -178,7 +178,10 @@ def test_a_table_with_values_is_fine(update: Updates) -> None:
         ("cuda_pipeline.h", "x[i]"),
         ("cub/block/block_reduce.cuh", "x[i]"),
         ("cuda/std/limits", "x[i] + cuda::std::numeric_limits<float>::min()"),
-        ("cmath", "x[i] + (float)isnan(INFINITY) + (uint32_t)0"),
+        ("cmath", "x[i] + (float)isnan(INFINITY) + (uint32_t)0 + std::sqrt(x[i])"),
+        ("limits", "x[i] + std::numeric_limits<float>::min()"),
+        ("algorithm", "std::max(x[i], x[0])"),
+        ("type_traits", "x[i] + std::is_same<int, float>::value"),
         ("cuda_runtime.h", "x[i] + FLT_MIN"),
     ],
 )
