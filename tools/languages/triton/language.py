@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kerneltune.tools.languages.base import (
+    FILE,
     LaunchRecorder,
     NotCompiled,
     OptionCheck,
@@ -53,6 +54,7 @@ from kerneltune.tools.schema.messages import Compiled, Failure, Lowered, Program
 from kerneltune.tools.schema.plan import EVERYTHING, NOTHING, ArgEffect, Kernel, Launch
 from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
+_FOLDER = re.compile(r"^(?:/[^/:\n]*)*/(?=[^/:\n]+:\d+:)", re.MULTILINE)
 _ASSEMBLY = "// begin inline asm"
 _HIDDEN = re.compile(r'"(?:[^"\\\n]|\\[^\n])*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _ASSEMBLY_LINES = re.compile(r"\\0A|\\n")
@@ -163,7 +165,9 @@ class TritonLanguage:
         first: BaseException = error  # of a function that was called; those around it only say where
         while isinstance(first.__cause__, CompilationError):
             first = first.__cause__
-        return Failure(Status.COMPILE_FAILED, str(first)[-4000:], _kernel_line(error), cause=Cause.COMPILER_ERROR)
+        notes = (_FOLDER.sub("", str(note)[:4096]).strip() for note in getattr(error, "__notes__", ()))
+        message = "\n".join([*notes, str(first)[-3000:]])[:4000]
+        return Failure(Status.COMPILE_FAILED, message, _kernel_line(error), cause=Cause.COMPILER_ERROR)
 
     def lower(self, program: Program, arch: str, folder: Path) -> Lowered:
         raise NotCompiled(Failure(Status.REJECTED, "Triton comes out of the tracer as it is compiled"))
@@ -248,19 +252,20 @@ def _parsed(text: str) -> TtirModule:
 
 
 def _kernel_line(error: BaseException) -> int | None:
-    """The line of a Triton compilation error: nodes count from the `def`, and `begin_line` is the one before it."""
-    causes: list[BaseException] = []
+    """The candidate's innermost line of a Triton compilation error: nodes count from the `def`, and `begin_line` is the
+    one before it."""
+    line: int | None = None
     current: BaseException | None = error
-    while current is not None and len(causes) < 10:
-        causes.append(current)
+    for _ in range(10):
+        if current is None:
+            break
+        frames = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(current.__traceback__)]
+        its = next((each for each in reversed(frames) if hasattr(each, "begin_line")), None)
+        node = getattr(current, "node", None)
+        if its is not None and node is not None and its.file_name == FILE:
+            line = int(its.begin_line) + int(node.lineno)
         current = current.__cause__ or current.__context__
-    for cause in reversed(causes):
-        node = getattr(cause, "node", None)
-        for frame, _ in traceback.walk_tb(cause.__traceback__):
-            begin = getattr(frame.f_locals.get("self"), "begin_line", None)
-            if begin is not None and node is not None:
-                return int(begin) + int(node.lineno)
-    return None
+    return line
 
 
 def foreign_ttir(text: str) -> str | None:

@@ -5,7 +5,9 @@ replaced: `triton.compiler.compile` (stops at TTIR), the compiled kernel (its `r
 (the tracer chooses the config; each config becomes a plan variant).
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import triton
@@ -74,7 +76,7 @@ def grid3(grid: Any) -> tuple[int, int, int]:
 
 def front_half(src: ASTSource, target: Any, options: dict[str, Any]) -> tuple[str, Any, dict[str, Any]]:
     """The front half of triton.compile: (text in TTIR, or TTGIR of Gluon, options, metadata). Raises triton's
-    CompilationError."""
+    CompilationError, with MLIR's diagnostics as its note."""
     from triton._C.libtriton import ir
 
     backend = make_backend(target)
@@ -84,9 +86,32 @@ def front_half(src: ASTSource, target: Any, options: dict[str, Any]) -> tuple[st
     backend.load_dialects(context)
     stages: dict[str, Any] = {}
     backend.add_stages(stages, parsed, src.language)
-    module = src.make_ir(target, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context)
     metadata = {"target": target, **parsed.__dict__}
-    return str(stages[src.ext](module, metadata)), parsed, metadata
+    with _noted_diagnostics():
+        functions, modules = backend.get_codegen_implementation(parsed), backend.get_module_map()
+        text = str(stages[src.ext](src.make_ir(target, parsed, functions, modules, context), metadata))
+    return text, parsed, metadata
+
+
+@contextlib.contextmanager
+def _noted_diagnostics() -> Iterator[None]:
+    """What native code writes to stderr becomes a note of the exception that follows: Triton asserts that MLIR found no
+    fault, and MLIR says there which."""
+    saved = os.dup(2)
+    told, into = os.pipe()  # a tracer has no folder to write in; MLIR's first fault fits into the 64 KiB of a pipe
+    os.dup2(into, 2)
+    os.close(into)
+    os.set_blocking(told, False)
+    try:
+        yield
+    except Exception as error:
+        with contextlib.suppress(BlockingIOError):
+            error.add_note(os.read(told, 4096).decode(errors="replace"))
+        raise
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(told)
 
 
 def signature_of(src: ASTSource) -> tuple[str, ...]:

@@ -190,14 +190,24 @@ def relu_kernel(x, y, n, BLOCK: gl.constexpr, layout: gl.constexpr):
     assert "does not support transfers smaller than 4 bytes" in failure.detail
 
 
-def test_the_error_of_a_function_that_is_called_is_told_and_not_only_where_it_is_called(update: Updates) -> None:
-    helper = "@gluon.jit\ndef helper(v):\n    return gl.convert_layout(v, 3)\n"
-    failure = update(
-        candidate(helper + RELU.replace("gl.load(x + at, mask=at < n)", "helper(gl.load(x + at))"))
-    ).failure
+def test_the_error_of_a_function_that_is_called_is_told_with_its_own_line(update: Updates) -> None:
+    helper = "@gluon.jit\ndef helper(v):\n    v += 1\n    return gl.convert_layout(v, 3)\n"
+    source = candidate(helper + RELU.replace("gl.load(x + at, mask=at < n)", "helper(gl.load(x + at))"))
+    failure = update(source).failure
     assert failure is not None
-    assert "convert_layout" in failure.detail
+    assert failure.lines == (next(n for n, text in enumerate(source.split("\n"), 1) if "convert_layout" in text),)
     assert "expected 'layout' to be a DistributedLayout" in failure.detail
+
+
+def test_a_fault_that_triton_leaves_to_mlir_is_told_in_its_words(update: Updates) -> None:
+    """Triton's own error is an assertion without words, in a function of its library."""
+    helper = "@gluon.jit\ndef helper(v):\n    v += 1\n    return gl.sum(v, 0)\n"
+    source = candidate(helper + RELU.replace("gl.load(x + at, mask=at < n)", "helper(gl.load(x + at))"))
+    failure = update(source.replace("[2], [32], [4]", "[2], [16], [4]")).failure
+    assert failure is not None
+    assert failure.lines == (next(n for n, text in enumerate(source.split("\n"), 1) if "gl.sum" in text),)
+    assert "Layout has 16 threads per warp, but the module specifies 32" in failure.detail
+    assert "/" not in failure.detail.partition(" error: ")[0]
 
 
 @pytest.mark.parametrize("option", ['ptx_options="-O1"', "enable_fp_fusion=False"])
