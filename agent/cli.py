@@ -38,6 +38,7 @@ ABOUT = {  # with what the first page says of each, for which none has to be imp
     "mcp": "Serve the tools to a coding agent over standard input and output.",
     "tasks": "List the built-in tasks, or show or check one.",
     "serve": "Keep the evaluator warm, and judge for clients over HTTP.",
+    "convert": "Write a candidate from CUDA C++ with a launcher.",
     "init": "Write a task file from a PyTorch function or module.",
     "doctor": "Check this machine, and print how to fix each problem.",
     "config": "Show every setting, its value, and where it came from.",

@@ -22,7 +22,7 @@ Strategy = Literal["refine", "best-of", "evolve"]
 if TYPE_CHECKING:
     Language = str
 else:
-    Language = Literal[tuple(FOLDERS.values())]  # whatever languages there are
+    Language = Literal[FOLDERS]  # whatever languages there are
 _CHOICES = {
     "tier": get_args(Tier), "strategy": get_args(Strategy), "effort": get_args(Effort), "language": get_args(Language),
 }  # fmt: skip

@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from kerneltune.tools.languages.base import NotCompiled, NotInterpreted, language
+from kerneltune.tools.languages.base import NotCompiled, NotInterpreted, device_code
 from kerneltune.tools.languages.ptx.loader import PtxLaunch
 from kerneltune.tools.languages.ptx.sim.launch import run as emulate
 from kerneltune.tools.languages.triton.ttir.interpreter import run as interpret
@@ -1162,12 +1162,12 @@ def on_cpu(seed: int, *, all_stored: bool = False, cubins: bool = False) -> Ran:
     cubin, shared_bytes = b"", 0
     try:
         if made.language == "ttir":
-            ptx, shared_bytes = language("ttir").ptx(made.kernel, ARCH, folder)
+            ptx, shared_bytes = device_code("ttir").ptx(made.kernel, ARCH, folder)
         else:
             ptx = made.text
         parameters = _parameters(ptx)
         if cubins or made.language == "ptx":
-            compiled, cubin = language(made.kernel.language).compile(made.kernel, ARCH, folder)
+            compiled, cubin = device_code(made.kernel.language).compile(made.kernel, ARCH, folder)
             shared_bytes = int(compiled.metadata["shared"])
     except NotCompiled as error:
         return Ran(made, left_out=f"not compiled: {error.failure.message[:300]}")

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kerneltune.agent.api import Task, bench, optimize
+    from kerneltune.tools.languages.cuda.loader import CudaKernel
     from kerneltune.tools.languages.ptx import PtxKernel
     from kerneltune.tools.languages.ptx.loader import PtxLauncher
 
     __version__: str
 
-__all__ = ["PtxKernel", "Task", "__version__", "bench", "optimize"]
+__all__ = ["CudaKernel", "PtxKernel", "Task", "__version__", "bench", "optimize"]
 
 
 def __getattr__(name: str) -> object:
@@ -31,11 +32,12 @@ def __getattr__(name: str) -> object:
         from importlib import metadata
 
         return metadata.version("kerneltune")
-    if name == "PtxKernel":
-        from kerneltune.tools.languages.ptx import loader
+    if name in ("CudaKernel", "PtxKernel"):
+        from kerneltune.tools.languages.cuda.loader import CudaKernel
+        from kerneltune.tools.languages.ptx.loader import PtxKernel, use_by_default
 
-        loader.use_by_default(_gpu_launcher)
-        return loader.PtxKernel
+        use_by_default(_gpu_launcher)
+        return CudaKernel if name == "CudaKernel" else PtxKernel
     raise AttributeError(f"module 'kerneltune' has no attribute {name!r}")
 
 

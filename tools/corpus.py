@@ -16,7 +16,8 @@ from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status, Verdict
 
 ATTACK_FAMILIES = (
-    "timing", "caching", "harness", "lazy", "inputs", "precision", "device", "resources", "exfiltration", "ptx",
+    "timing", "caching", "harness", "lazy", "inputs", "precision", "device", "resources", "exfiltration", "ptx", "cuda",
+    "gluon",
 )  # fmt: skip
 Naive = Literal["fooled", "not fooled", "needs gpu", "not applicable"]
 Kind = Literal["attack", "honest"]

@@ -194,6 +194,12 @@ def _ptxas(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
     yield Finding("ptxas", knows, f"{version}, {arch}", "" if knows else f"pip install -U triton (for {arch})")
 
 
+def _cuda(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
+    version = version_of("nvidia-cuda-nvrtc-cu12")
+    words = f"NVRTC {version}" if version else "NVRTC is not installed: no kernels in CUDA C++"
+    yield Finding("CUDA C++", True if version else None, words, "" if version else "pip install 'kerneltune[cuda]'")
+
+
 def _bubblewrap(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
     program, held = bubblewrap.find(), _held(Profile.TRACER)
     if held.bubblewrap:
@@ -291,6 +297,6 @@ def _memory() -> Finding:
 
 
 _CHECKS: tuple[Check, ...] = (
-    *(_python, _torch_and_triton, _ptxas, _gpu, _cuda_bindings, _calibration, _profiler),
+    *(_python, _torch_and_triton, _ptxas, _cuda, _gpu, _cuda_bindings, _calibration, _profiler),
     *(_bubblewrap, _sandbox, _room),
 )

@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from tempfile import gettempdir
 
-from kerneltune.tools.languages.base import language, launch_effects
+from kerneltune.tools.languages.base import device_code, launch_effects
 from kerneltune.tools.languages.ptx import PtxError
 from kerneltune.tools.languages.ptx.candidate import CannotSay, ptx_candidate, short
 from kerneltune.tools.sandbox.workers import Worker, tried_twice
@@ -35,6 +35,7 @@ from kerneltune.tools.schema.errors import Unfit, WorkerError, WorkerTimeout
 from kerneltune.tools.schema.gpus import gpu_for_arch
 from kerneltune.tools.schema.messages import (
     AskCompiler,
+    AskForPtx,
     Compiled,
     CompileReply,
     CompileRequest,
@@ -43,6 +44,9 @@ from kerneltune.tools.schema.messages import (
     EffectsRequest,
     Failure,
     KernelEffects,
+    Lowered,
+    LoweringRequest,
+    Program,
     PtxReply,
     PtxRequest,
     PtxStage,
@@ -82,7 +86,7 @@ HELD_OUT_FAILS = (
 HELD_OUT_TOO_LARGE = "too large for this GPU in a case with held-out shapes"
 SASS_S = 20.0  # of one kernel
 _MOST_BYTES = 1 << 40
-MAX_QUESTIONS = 32  # that one trace may put to the compiler
+MAX_QUESTIONS = 128  # that one trace may put to the compiler: 16 configs of each program
 _MOST_LINES = 1 << 20  # of a source of 1 MiB
 _MOST_DROPPED = 64
 _MOST_REMEMBERED, _MOST_REMEMBERED_BYTES = 64, 4 << 20  # answers of compilers, and cubins of each
@@ -407,7 +411,7 @@ def _placed(failure: Verdict | None, source: str, plans: Mapping[str, Sequence[P
     if len(named) != 1:
         return failure
     name, text = named.pop()
-    return language(name).in_source(failure, text, source)
+    return device_code(name).in_source(failure, text, source)
 
 
 def _static_problem(source: str) -> Verdict | None:
@@ -447,6 +451,7 @@ class KernelCompiler:
         self._width = max(1, _side_by_side() if width is None else width)
         self._effects: dict[str, KernelEffects] = {}
         self._remembered: dict[tuple[str, ...], Built] = {}
+        self._lowered: dict[Program, Lowered] = {}
         self._listings = functools.lru_cache(maxsize=8)(self._disassembled)  # asked for the order, then to reflect
 
     def compile(self, groups: Sequence[Sequence[Kernel]], most_s: float = math.inf) -> Built:
@@ -570,6 +575,30 @@ class KernelCompiler:
             self._effects = (self._effects if len(self._effects) < MOST_KERNELS else {}) | new
         return known
 
+    def answer(self, question: AskCompiler | AskForPtx, most_s: float) -> CompilerFacts | Lowered:
+        """What a tracer asks in the middle of a trace."""
+        if isinstance(question, AskCompiler):
+            return self.facts(question.kernel, most_s)
+        return self.lowered(question.program, most_s)
+
+    def lowered(self, program: Program, most_s: float) -> Lowered:
+        """A program's PTX; remembered, since cases and attempts share programs."""
+        if (known := self._lowered.get(program)) is not None:
+            return known
+        limit_s = min(most_s, self._compile_s)
+        try:
+            with self._new_compiler() as worker:
+                reply = worker.call(encode(LoweringRequest(program, self._arch)), timeout_s=limit_s)
+                made = decode(Lowered, reply.body)
+        except WorkerTimeout:
+            words = f"lowering {program.entry or 'a kernel'} to PTX took longer than {limit_s:.3g} s"
+            return Lowered(failure=Failure(Status.TIMED_OUT, words, cause=Cause.COMPILING))
+        except (WorkerError, DecodeError) as error:
+            words = f"the compiler {end_of(error)}"
+            return Lowered(failure=Failure(Status.COMPILE_FAILED, words, cause=Cause.COMPILER_DIED))
+        self._lowered = (self._lowered if len(self._lowered) < _MOST_REMEMBERED else {}) | {program: made}
+        return made
+
     def facts(self, kernel: Kernel, most_s: float) -> CompilerFacts:
         """What host code may know of one kernel."""
         built = self.compile([[kernel]], most_s)
@@ -601,7 +630,7 @@ def _checked(reply: SassReply, artefacts: Sequence[Artefact]) -> SassReply:
 def needs_too_much(kernel: Kernel, arch: str, needed_bytes: int) -> str:
     """Why a kernel cannot be launched on the target, and what would help."""
     limit = gpu_for_arch(arch).shared_per_block_bytes
-    remedy = language(kernel.language).less_shared(kernel)
+    remedy = device_code(kernel.language).less_shared(kernel)
     return f"needs {needed_bytes} bytes of shared memory per block; {arch} has {limit}. {remedy}"
 
 
@@ -700,11 +729,11 @@ class CandidateTracer:
         for _ in range(MAX_QUESTIONS):
             own_s = time.thread_time()  # goes on while nothing is waited for, and not while we are stopped
             received = worker.receive(timeout_s=max(0.1, left_s))
-            message: TraceReply | AskCompiler = decode(TraceReply | AskCompiler, received.body)  # type: ignore[arg-type]
+            message: TraceReply | AskCompiler | AskForPtx = decode(TraceReply | AskCompiler | AskForPtx, received.body)  # type: ignore[arg-type]
             if isinstance(message, TraceReply):
                 return message
             began_s = time.monotonic()
-            worker.send(encode(self._compiling.facts(message.kernel, max(0.1, left_s))))
+            worker.send(encode(self._compiling.answer(message, max(0.1, left_s))))
             left_s -= received.waited_s + time.monotonic() - began_s + time.thread_time() - own_s
         return TraceReply(
             failure=Failure(Status.REJECTED, f"host code asks the compiler more than {MAX_QUESTIONS} times")
@@ -769,7 +798,7 @@ def malformed(plans: Sequence[Plan], cases: Sequence[CaseSpec], max_variants: in
     if sum(map(len, texts)) > MOST_TEXT_BYTES:
         return f"kernels of more than {MOST_TEXT_BYTES >> 20} MB"
     for name in sorted(set(texts.values())):
-        known = language(name)
+        known = device_code(name)
         if sum(len(text) for text, its in texts.items() if its == name) > known.max_bytes:
             return f"more than {known.max_bytes >> 20} MB of {known.title}"
     return next(filter(None, map(_problem, plans)), None)
@@ -804,13 +833,13 @@ def _overlaps(plan: Plan, effects: Mapping[str, KernelEffects]) -> str | None:
     for step in launches[1:]:
         kernel = plan.kernels[step.kernel]
         if step.pdl and not effects[kernel.sha256].waits:
-            wait = language(kernel.language).wait
+            wait = device_code(kernel.language).wait
             return f"a launch of {kernel.name:.60} with launch_pdl that never waits for the one before ({wait})"
     return None
 
 
 def _bad_launches(plan: Plan) -> str | None:
-    if problem := next(filter(None, (language(k.language).forbidden_option(k.options) for k in plan.kernels)), None):
+    if problem := next(filter(None, (device_code(k.language).forbidden_option(k.options) for k in plan.kernels)), None):
         return f"a kernel that cannot be: {problem}"
     if not any(isinstance(step, Launch) and min(step.grid) > 0 for step in plan.run):
         return "a plan that launches no program of a kernel"

@@ -75,9 +75,10 @@ from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.agent.view.live import gpu_samples
 from kerneltune.agent.view.text import plural
 from kerneltune.tools.bench import GpuBench
+from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidate
 from kerneltune.tools.languages.ptx.ir import PtxError
-from kerneltune.tools.languages.ptx.loader import PtxLaunchError, language_of
+from kerneltune.tools.languages.ptx.loader import PtxLaunchError
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.sandbox.workers import Workers
 from kerneltune.tools.schema.codec import Json, encode, read_file, shell_word
@@ -91,6 +92,8 @@ from kerneltune.tools.update import Update
 
 
 NOTHING, BEST = "nothing", "best"
+TRITON = "triton"
+SEARCHED = (TRITON, "ptx")  # what the offline author writes
 MOST_TRIES = 6  # of the offline author, until one of its kernels is accepted
 _PTX_RATIONALE = "the same kernels as PTX: what Triton made of them, with names; other shapes go through Triton"
 _SUFFIXES = (".py", ".ptx")
@@ -161,9 +164,9 @@ def found(text: str, named: StartingPoint | None, store: Store, where: Where, ta
 
 def best_stored(store: Store, where: Where) -> StartingPoint | None:
     """The best attempt on this task and this GPU that any run has stored; None where there is none. Without a GPU: on
-    any GPU of the architecture, and of those that nothing timed only if there are no others. A run in Triton does not
-    start from PTX."""
-    fit = [a for a in _leaders(store, where) if where.language == "ptx" or language_of(a.source) == "triton"]
+    any GPU of the architecture, and of those that nothing timed only if there are no others. A run starts from its own
+    language or from Triton."""
+    fit = [a for a in _leaders(store, where) if language_of(a.source) in (TRITON, where.language)]
     timed = [a for a in fit if a.timing is not None]
     leader = best(timed or fit)
     return StartingPoint(leader.source, leader.attempt_id, leader.attempt_id) if leader else None
@@ -198,7 +201,7 @@ class Beginning:
     """What a run begins with. `wanted` is --from, `start` what it was found to mean."""
 
     wanted: str = ""
-    language: Language = "triton"
+    language: Language = TRITON
     start: StartingPoint | None = None
 
 
@@ -342,6 +345,11 @@ def chosen(settings: Settings, environment: Environment) -> Choice:
 def named(name: str, why: str, settings: Settings, environment: Environment) -> Choice:
     """The author of that name, which is asked about itself, so that a key or a name that is wrong shows at once."""
     if name == OFFLINE:
+        if settings.language not in SEARCHED:
+            raise UsageError(
+                f"--language {settings.language} wants a model: name one with --model, or set "
+                f"{' or '.join(KEY_VARIABLES.values())}; the search ({OFFLINE}) writes {' and '.join(SEARCHED)}"
+            )
         return Choice(OFFLINE, why)
     if name.startswith(f"{REPLAY}:"):
         return Choice(name, why, replayed=name.removeprefix(f"{REPLAY}:"))
@@ -666,7 +674,7 @@ def limits_of(settings: Settings) -> Limits:
 
 def manner_of(choice: Choice, settings: Settings) -> dict[str, Json]:
     """What the kernels are written in and begun with, and how a model is used, beside the limits."""
-    manner: dict[str, Json] = {"language": "ptx"} if settings.language == "ptx" else {}
+    manner: dict[str, Json] = {"language": settings.language} if settings.language != TRITON else {}
     manner |= {"from": settings.from_} if settings.from_ else {}
     if choice.model is None:
         return manner | ({} if settings.warm_start else {"warm_start": False})

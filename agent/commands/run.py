@@ -62,9 +62,7 @@ def run(
         Strategy | None,
         Parameter(group=_AUTHOR, help="refine one conversation, best-of independent ones, or evolve a population."),
     ] = None,
-    language: Annotated[
-        Language | None, Parameter(group=_AUTHOR, help="What the kernels are written in: triton, or ptx by hand.")
-    ] = None,
+    language: Annotated[Language | None, Parameter(group=_AUTHOR, help="What the kernels are written in.")] = None,
     from_: Annotated[
         str | None,
         Parameter(

@@ -50,7 +50,7 @@ Name = Annotated[
 ]
 BaseUrl = Annotated[str | None, Parameter(metavar="URL", help="The models' server.")]
 ModelEffort = Annotated[Effort | None, Parameter(help="How hard models think.")]
-Kernels = Annotated[Language | None, Parameter(help="What the kernels are written in: triton, or ptx.")]
+Kernels = Annotated[Language | None, Parameter(help="What the kernels are written in.")]
 Dollars = Annotated[float | None, Parameter(name="--max-cost", metavar="DOLLARS", help="Dollars for all of it.")]
 Ray = Annotated[
     str,

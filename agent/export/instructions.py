@@ -18,8 +18,8 @@ from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import Feature, Row
 from kerneltune.agent.export.similarity import parse
 from kerneltune.prompts import code, render
-from kerneltune.tools.languages.base import language_in
-from kerneltune.tools.languages.ptx.loader import language_of
+from kerneltune.tools.languages.base import language as language_in
+from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.receipt import author_view
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Verdict

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from random import Random
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
@@ -23,7 +23,9 @@ from kerneltune.agent.export.instructions import ENTRY_POINT, error_told, repo_n
 from kerneltune.agent.export.rewards import fails, right
 from kerneltune.agent.export.similarity import parse
 from kerneltune.agent.record.trajectory import Trajectory
-from kerneltune.tools.languages.ptx.loader import language_of, ptx_texts
+from kerneltune.tools.languages import FOLDERS
+from kerneltune.tools.languages.base import language_of
+from kerneltune.tools.languages.ptx.loader import ptx_texts
 from kerneltune.tools.schema.errors import UsageError
 
 Per = Literal["task", "target", "run"]  # `target`: a task on each GPU, or on each architecture where nothing is timed
@@ -31,7 +33,7 @@ By = Literal["right", "faster"]
 Rank = tuple[int, float, float, bool, float, str]
 _TIERS = {"confirmed": 0, "judged": 1}
 _SCREENED, _UNTIMED = 2, 3
-PYTORCH_TO_TRITON, TRITON_TO_PTX, PTX_TO_TRITON = "pytorch_to_triton", "triton_to_ptx", "ptx_to_triton"
+PYTORCH, TRITON, PTX = "pytorch", "triton", "ptx"
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -243,19 +245,30 @@ def _begin(source: str, starts: list[int], first: ast.stmt) -> int:
 # convert --------------------------------------------------------------------------------------------------------------
 
 
+class Counterpart(NamedTuple):
+    """A right attempt in another language: its file, and which attempt that is."""
+
+    source: str
+    attempt_id: str
+
+
 @dataclass
 class Convert(Format):
+    """The other side of a pair is the nearest attempt that this one was derived from, else the best of the task."""
+
     name: ClassVar[str] = "convert"
-    about: ClassVar[str] = "PyTorch to Triton, Triton to PTX and back: pairs in KernelBook's columns"
-    says: ClassVar[tuple[str, ...]] = ("direction", "python_code", "triton_code", "ptx_code")
+    about: ClassVar[str] = "PyTorch to kernels, and kernels of one language to another and back: KernelBook's columns"
+    says: ClassVar[tuple[str, ...]] = ("direction", "source_code", "target_code")
+    surveys: ClassVar[bool] = True
     columns: ClassVar[tuple[Feature, ...]] = (
         Feature("python_code", "text", "the task's file: class Model, get_inputs, get_init_inputs"),
-        Feature("triton_code", "text", "an accepted attempt's file: class ModelNew"),
-        Feature(
-            "ptx_code", "text", "the PTX of an accepted attempt's kernels; empty where PyTorch is turned into Triton"
-        ),
-        Feature("direction", "text", "what is turned into what: pytorch_to_triton, triton_to_ptx, ptx_to_triton"),
-        Feature("entry_point", "text", "the module in python_code; in triton_code it is called <entry_point>New"),
+        Feature("triton_code", "text", "the side in Triton: an accepted attempt's file; empty where neither is"),
+        Feature("ptx_code", "text", "the side in PTX: texts of an accepted attempt's kernels; empty where neither is"),
+        Feature("direction", "text", "what is turned into what: pytorch_to_triton, triton_to_ptx, cuda_to_triton, …"),
+        Feature("source_code", "text", "what is turned: a file, or texts in PTX"),
+        Feature("target_code", "text", "what it is turned into"),
+        Feature("other_attempt", "text", "id of the attempt on the other side; empty for PyTorch"),
+        Feature("entry_point", "text", "the module in python_code; in other files it is called <entry_point>New"),
         Feature("module_name", "text", "the task's name"),
         Feature("uuid", "text", "of the pair of texts: the same pair has the same one in every export"),
         Feature("repo_name", "text", "kerneltune for tasks that ship with it; else empty"),
@@ -263,45 +276,72 @@ class Convert(Format):
         Feature("completion", "structs", "one assistant message: the file in the other language", instructions.MESSAGE),
     )
 
+    def __post_init__(self) -> None:
+        self._best: dict[tuple[str, str], tuple[Rank, Counterpart]] = {}  # by task and language
+
+    def survey(self, trajectory: Trajectory) -> None:
+        """Remember the best of the task in each language."""
+        best_id = trajectory.best.attempt_id if trajectory.best else None
+        for attempt in filter(right, trajectory.attempts):
+            language, code = _said(attempt.source)
+            place = (trajectory.run.task_sha256, language)
+            rank = _rank(attempt, leads=attempt.attempt_id == best_id)
+            if code and (place not in self._best or rank < self._best[place][0]):
+                self._best[place] = rank, Counterpart(attempt.source, attempt.attempt_id)
+
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
-        """A row for each right attempt; two for one in PTX."""
-        python_code = visible(trajectory.run.task_source)
+        """Of each right attempt a row from PyTorch, and two with each language that comes before its own."""
+        run, python_code = trajectory.run, visible(trajectory.run.task_source)
         for attempt in filter(right, trajectory.attempts) if python_code else ():
-            run, made = trajectory.run, attempt.source
-            if language_of(made) == "triton":
-                pair = _pair(run, PYTORCH_TO_TRITON, python_code, made)
-                yield ExportRow(pair | _talk(instructions.solve(run, "triton"), made), attempt)
-            elif (origin := _triton_of(trajectory, attempt)) and (ptx := "\n".join(ptx_texts(made))):
-                there, back = (TRITON_TO_PTX, origin.source, made), (PTX_TO_TRITON, made, origin.source)
-                for direction, before, after in (there, back):
-                    asked = instructions.convert(run, before, language_of(after))
-                    pair = _pair(run, direction, python_code, origin.source, ptx)
-                    yield ExportRow(pair | _talk(asked, after), attempt)
+            made = attempt.source
+            language, code = _said(made)
+            if code and language != PTX:
+                pair = _pair(run, (PYTORCH, python_code), (language, code))
+                yield ExportRow(pair | _talk(instructions.solve(run, language), made), attempt)
+            for other in FOLDERS[: FOLDERS.index(language)] if code else ():
+                if (found := self._counterpart(trajectory, attempt, other)) is not None:
+                    for before, after in ((found.source, made), (made, found.source)):
+                        pair = _pair(run, _said(before), _said(after), found.attempt_id)
+                        asked = instructions.convert(run, before, language_of(after))
+                        yield ExportRow(pair | _talk(asked, after), attempt)
+
+    def _counterpart(self, trajectory: Trajectory, attempt: Attempt, language: str) -> Counterpart | None:
+        """The nearest right attempt in a language that one was derived from, else the best of the task."""
+        seen = {attempt.attempt_id}
+        while (parent := trajectory.parent(attempt)) is not None and parent.attempt_id not in seen:
+            its, code = _said(parent.source)
+            if right(parent) and its == language and code:
+                return Counterpart(parent.source, parent.attempt_id)
+            seen.add(parent.attempt_id)
+            attempt = parent
+        found = self._best.get((trajectory.run.task_sha256, language))
+        return found and found[1]
 
 
-def _triton_of(trajectory: Trajectory, attempt: Attempt) -> Attempt | None:
-    """The nearest right attempt in Triton that one in PTX was derived from."""
-    while (parent := trajectory.parent(attempt)) is not None:
-        if right(parent) and language_of(parent.source) == "triton":
-            return parent
-        attempt = parent
-    return None
+def _said(source: str) -> tuple[str, str]:
+    """The language of a file with kernels, and its code: the file, or the texts of kernels in PTX."""
+    language = language_of(source)
+    return language, "\n".join(ptx_texts(source)) if language == PTX else source
 
 
 def _talk(prompt: instructions.Messages, source: str) -> Row:
     return {"prompt": prompt, "completion": instructions.answer(source)}
 
 
-def _pair(run: RunStarted, direction: str, python_code: str, triton_code: str, ptx_code: str = "") -> Row:
-    texts = (python_code, triton_code) if direction == PYTORCH_TO_TRITON else (triton_code, ptx_code, direction)
+def _pair(run: RunStarted, source: tuple[str, str], target: tuple[str, str], other_attempt: str = "") -> Row:
+    sides, direction = dict((source, target)), f"{source[0]}_to_{target[0]}"
+    in_order = [sides[language] for language in (PYTORCH, *FOLDERS) if language in sides]
     return {
-        "python_code": python_code,
-        "triton_code": triton_code,
-        "ptx_code": ptx_code,
+        "python_code": visible(run.task_source),
+        "triton_code": sides.get(TRITON, ""),
+        "ptx_code": sides.get(PTX, ""),
         "direction": direction,
+        "source_code": source[1],
+        "target_code": target[1],
+        "other_attempt": other_attempt,
         "entry_point": ENTRY_POINT,
         "module_name": run.task,
-        "uuid": stable_uuid(*texts),
+        "uuid": stable_uuid(*in_order, *([] if source[0] == PYTORCH else [direction])),
         "repo_name": repo_name(run),
     }
 

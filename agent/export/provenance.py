@@ -24,7 +24,7 @@ from kerneltune.agent.models.providers import CLIENTS, OFFLINE, SourceTerms
 from kerneltune.agent.models.providers import PROVIDERS as MODEL_PROVIDERS
 from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.languages import FOLDERS
-from kerneltune.tools.languages.ptx.loader import language_of
+from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 
@@ -81,7 +81,6 @@ def terms_of(provider: str) -> SourceTerms:
 
 
 SCHEMA_VERSION = 1
-_LANGUAGES = tuple(FOLDERS.values())
 _LESSONS_FROM = ("none", "same_task", "same_split", "other_split")
 _RUN = (
     Feature("schema_version", "int", "of this table's columns; it grows when one changes its meaning"),
@@ -96,7 +95,7 @@ _RUN = (
     Feature("provider", "text", f"whose words: {', '.join(PROVIDERS)}"),
     Feature("model", "text", "the model; null without one"),
     Feature("source_terms", "text", "which terms bind those who use the words; see the card"),
-    Feature("language", "text", f"what the kernel is, or was to be, written in: {', '.join(_LANGUAGES)}"),
+    Feature("language", "text", f"what the kernel is, or was to be, written in: {', '.join(FOLDERS)}"),
     Feature("arch", "text", "what was compiled for"),
     Feature("gpu", "text", "the GPU that the run began on; null: it began without one"),
     Feature("torch", "text", "version"),
@@ -255,7 +254,7 @@ def _spills(attempt: Attempt) -> int | None:
 _CHOICES: Mapping[str, Sequence[str]] = {
     "split": ("train", "validation", "test"),
     "lessons": _LESSONS_FROM,
-    "language": _LANGUAGES,
+    "language": FOLDERS,
     "provider": PROVIDERS,
     "status": [status.value for status in Status],
     "tier": ("screened", "judged", "confirmed"),

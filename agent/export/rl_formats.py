@@ -33,7 +33,7 @@ from kerneltune.agent.export.rewards import (
     turns_of,
 )
 from kerneltune.agent.record.trajectory import Message, Trajectory
-from kerneltune.tools.languages.ptx.loader import language_of
+from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.schema.errors import UsageError
 
 _CREATE = (

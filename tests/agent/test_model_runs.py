@@ -107,6 +107,27 @@ def test_a_story_through_a_wire_format_leaves_the_record_of_a_scripted_one(
     assert (last["spending"]["replies"], last["spending"]["unpriced"], last["spending"]["cost_usd"]) == (7, 7, 0)
 
 
+@pytest.mark.parametrize(("language", "format", "refused"), [
+    ("cuda", "anthropic", 'line 8: NVRTC: identifier "__shfl_xor" is undefined'),
+    ("gluon", "openai", "Layout has 16 threads per warp, but the module specifies 32"),
+])  # fmt: skip
+def test_a_story_in_another_language_is_told_by_the_same_events(
+    language: str, format: Format, refused: str, tmp_path: Path
+) -> None:
+    story, more = STORY.with_name(f"{language}_softmax.jsonl"), ("--language", language)
+    lines = [json.loads(line) for line in story.read_text().splitlines()]
+    assert result(optimize(*ALL, "--model", f"scripted:{story}", *more, cwd=tmp_path))["accepted"] == 3
+    rows = attempts(tmp_path / "runs")
+    statuses = [row[2].value for row in rows if row[0] == "judged"]
+    assert statuses == ["compile_failed", "wrong", "checked", "checked", "checked"]
+    assert sum(refused in row[1] for row in rows if row[0] == "told") == 1
+    through = tmp_path / format
+    through.mkdir()
+    done, server = told_by(format, through, *more, story=lines)
+    assert (result(done)["accepted"], server.refused) == (3, [])
+    assert attempts(through / "runs") == rows
+
+
 def broken_off(folder: Path, input_tokens: int = 500) -> list[Replied]:
     """The replies of the only run there that broke off, each counted as an estimate."""
     with Store.open(folder) as store:

@@ -13,8 +13,8 @@ from kerneltune.agent.events import Event, Judged, Proposed, RunStarted, Updated
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator
+from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.languages.ptx.candidate import CannotSay
-from kerneltune.tools.languages.ptx.loader import language_of
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Status, Timing, Verdict
@@ -268,3 +268,10 @@ def test_ptx_without_a_model_begins_with_an_expert_and_goes_on_with_what_triton_
 def test_a_start_that_does_not_exist_is_told_before_anything_is_started(tmp_path: Path) -> None:
     done = optimize("--task", "softmax", "--from", "none.py", "--runs-dir", "runs", cwd=tmp_path)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (2, "optimize: --from none.py: No such file or directory")
+
+
+def test_a_language_that_the_search_does_not_write_wants_a_model(tmp_path: Path) -> None:
+    done = optimize("--task", "softmax", "--language", "cuda", "--model", "offline", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--language cuda wants a model: name one with --model" in done.stderr
+    assert not (tmp_path / "runs").exists()

@@ -22,8 +22,8 @@ def test_every_test_that_is_named_for_an_attack_exists() -> None:
 
 def test_every_family_of_attacks_is_counted() -> None:
     families = [path for path in (ROOT / "corpus" / "attacks").iterdir() if path.is_dir()]
-    assert len(families) == 10
-    assert "ten families of attacks" in (ROOT / "SECURITY.md").read_text()
+    assert len(families) == 12
+    assert "twelve families of attacks" in (ROOT / "SECURITY.md").read_text()
 
 
 def pins(name: str) -> list[tuple[str, str]]:
@@ -44,10 +44,11 @@ def test_every_version_that_is_tested_is_there_with_its_hashes() -> None:
 
 
 def may_break(name: str, version: str) -> Version:
-    """The next version that may not do what this one does: of torch, Triton and 0.x the next minor, else the next
+    """The next version that may not do what this one does: of torch, Triton, CUDA and 0.x the next minor, else the next
     major one."""
     major, minor = Version(version).release[:2]
-    return Version(f"{major}.{minor + 1}" if name in ("torch", "triton") or major == 0 else f"{major + 1}")
+    minors = name in ("torch", "triton") or name.startswith("nvidia-cuda-") or major == 0
+    return Version(f"{major}.{minor + 1}" if minors else f"{major + 1}")
 
 
 def test_every_package_is_bounded_by_the_next_version_after_the_tested_one_that_may_break() -> None:

@@ -37,12 +37,12 @@ from kerneltune.agent.settings import FIELDS, chosen_settings, variable_of
 from kerneltune.tools import reflect
 from kerneltune.tools import update as updates
 from kerneltune.tools.backends.runner_messages import Reply as RunnerReply
-from kerneltune.tools.languages.base import language
+from kerneltune.tools.languages.base import device_code, language_of
 from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidate
 from kerneltune.tools.languages.ptx.checks import findings
 from kerneltune.tools.languages.ptx.ir import Function, PtxError, without_comments
 from kerneltune.tools.languages.ptx.ir import parse as parse_ptx
-from kerneltune.tools.languages.ptx.loader import PtxLaunch, PtxLaunchError, entry_of, language_of, ptx_texts
+from kerneltune.tools.languages.ptx.loader import PtxLaunch, PtxLaunchError, entry_of, ptx_texts
 from kerneltune.tools.languages.ptx.readable import readable
 from kerneltune.tools.languages.ptx.sim.launch import run as emulate
 from kerneltune.tools.languages.triton.ttir.interpreter import run as interpret
@@ -272,7 +272,7 @@ def ttir(data: bytes) -> None:
     """A kernel in TTIR: its effects, and a run of a few of its operations."""
     text = _text(data)
     without_locations(text)
-    language("ttir").effects(Kernel("k", "ttir", text, ("*fp32", "i32")))
+    device_code("ttir").effects(Kernel("k", "ttir", text, ("*fp32", "i32")))
     try:
         module = parse_ttir(text)
         values = [_ttir_value(i, kind) for i, kind in enumerate(module.kernel.types)]
@@ -295,8 +295,8 @@ def ptx(data: bytes) -> None:
     """A text in PTX: everything that is said of it without running it."""
     text = _text(data)
     kernel = Kernel("k", "ptx", text, ("*fp32", "*fp32", "i32"), {"block": [32, 1, 1]})
-    language("ptx").effects(kernel)
-    language("ptx").waits(kernel)
+    device_code("ptx").effects(kernel)
+    device_code("ptx").waits(kernel)
     without_comments(text)
     with contextlib.suppress(PtxError, PtxLaunchError, CannotSay):
         guessed_candidate(text, _some_task(), "k.ptx")
@@ -306,7 +306,7 @@ def ptx(data: bytes) -> None:
         module = parse_ptx(text)
         entry = entry_of(module, None)
         _ = [str(f) for f in findings(module, entry, "sm_90")]
-        language("ptx").effects(replace(kernel, name=entry.name))
+        device_code("ptx").effects(replace(kernel, name=entry.name))
 
 
 @functools.cache

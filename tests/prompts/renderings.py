@@ -5,6 +5,7 @@ from pathlib import Path
 from kerneltune.agent.attempt import Lesson
 from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
 from kerneltune.agent.export import instructions
+from kerneltune.tools.languages import FOLDERS
 from tests.agent.authors.llm.run_parts import (
     REJECTED,
     TASK,
@@ -26,8 +27,12 @@ _TARGETS = {
     "system_unknown_gpu": ("sm_120", "NVIDIA GeForce RTX 5090", "triton"),
     "system_b200": ("sm_100", "NVIDIA B200", "triton"),
     "system_h200_ptx": ("sm_90", "NVIDIA H200", "ptx"),
+    "system_h200_cuda": ("sm_90", "NVIDIA H200", "cuda"),
+    "system_h200_gluon": ("sm_90", "NVIDIA H200", "gluon"),
     "system_a100_ptx": ("sm_80", "NVIDIA A100-SXM4-80GB", "ptx"),
     "system_without_gpu_sm_89_ptx": ("sm_89", None, "ptx"),
+    "system_without_gpu_sm_89_cuda": ("sm_89", None, "cuda"),
+    "system_without_gpu_sm_89_gluon": ("sm_89", None, "gluon"),
     "system_unknown_gpu_ptx": ("sm_120", "NVIDIA GeForce RTX 5090", "ptx"),
 }
 ARCHES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -37,8 +42,8 @@ TROUBLES: tuple[Trouble, ...] = ("talk", "empty", "cut_off", "refused")
 def renderings() -> dict[str, str]:
     """Every stored prompt by the name of its file."""
     found = {name: RunPrompts(workbench(), *target).system for name, target in _TARGETS.items()}
-    found["products"] = "\n\n".join(_of_products(arch, language) for arch in ARCHES for language in ("triton", "ptx"))
-    for language in ("triton", "ptx"):
+    found["products"] = "\n\n".join(_of_products(arch, language) for arch in ARCHES for language in FOLDERS)
+    for language in FOLDERS:
         spoken = RunPrompts(workbench(), "sm_90", "NVIDIA H200", language)
         found[f"docs_{language}"] = "\n\n".join(
             f"[{t}]\n{spoken.topic(t).partition('```')[0].rstrip()}" for t in spoken.topics

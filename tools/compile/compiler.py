@@ -21,7 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kerneltune.tools.languages.base import ExceedsSharedMemory, NotCompiled, language, languages
+from kerneltune.tools.languages import DEVICE_CODE
+from kerneltune.tools.languages.base import ExceedsSharedMemory, NotCompiled, device_code, language, languages
 from kerneltune.tools.languages.ptx import PtxError
 from kerneltune.tools.languages.ptx.assemble import assemble, code_of, with_needed_labels
 from kerneltune.tools.languages.ptxas import ptxas
@@ -35,6 +36,8 @@ from kerneltune.tools.schema.messages import (
     EffectsRequest,
     Failure,
     KernelEffects,
+    Lowered,
+    LoweringRequest,
     PtxReply,
     PtxRequest,
     SassReply,
@@ -52,10 +55,11 @@ _PTX_SECTION = ".nv_debug_ptx_txt"
 
 
 def warm() -> None:
-    """Compile a kernel of each language, so that forks start with LLVM's tables built and ptxas found."""
+    """Compile a kernel of each device code, so that forks start with LLVM's tables built and ptxas found."""
     folder = Path(tempfile.mkdtemp(dir=os.environ["TMPDIR"]))
-    for known in languages():
-        _compile_one(known.warm_kernel, "sm_90", folder)
+    languages()  # which forks could not read
+    for name in DEVICE_CODE:
+        _compile_one(device_code(name).warm_kernel, "sm_90", folder)
 
 
 def main(channel: Any) -> None:
@@ -66,6 +70,7 @@ def main(channel: Any) -> None:
         SassRequest: lambda request, cubins: disassemble_all(request, cubins, folder),
         PtxRequest: lambda request, _: ptx_of(request, folder),
         EffectsRequest: lambda request, _: read(request),
+        LoweringRequest: lambda request, _: lower(request, folder),
     }
     wire.serve(channel, handlers)
 
@@ -73,8 +78,20 @@ def main(channel: Any) -> None:
 def read(request: EffectsRequest) -> EffectsReply:
     """What each kernel does by its text."""
     return EffectsReply(
-        tuple(KernelEffects(language(k.language).effects(k), language(k.language).waits(k)) for k in request.kernels)
+        tuple(
+            KernelEffects(device_code(k.language).effects(k), device_code(k.language).waits(k)) for k in request.kernels
+        )
     )
+
+
+def lower(request: LoweringRequest, folder: Path) -> Lowered:
+    """A program's PTX, by the compiler of its language."""
+    diagnostics: list[str] = []
+    try:
+        with _captured(folder, diagnostics):
+            return language(request.program.language).lower(request.program, request.arch, folder)
+    except Exception as error:  # noqa: BLE001 - any failure of a compiler on this text is the candidate's failure
+        return Lowered(failure=_failure(error, "".join(diagnostics)))
 
 
 def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:
@@ -97,7 +114,7 @@ def ptx_of(request: PtxRequest, folder: Path) -> PtxReply:
 
 
 def _text_of(kernel: Kernel, request: PtxRequest, folder: Path) -> tuple[str, int]:
-    its = language(kernel.language)
+    its = device_code(kernel.language)
     if request.stage == "ttgir":
         return its.ttgir(kernel, request.arch, folder), 0
     written, shared_bytes = its.ptx(kernel, request.arch, folder)
@@ -130,11 +147,11 @@ def compile_kernels(request: CompileRequest, folder: Path) -> tuple[CompileReply
 
 def _compile_one(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
     _check_options(kernel)
-    return language(kernel.language).compile(kernel, arch, folder)
+    return device_code(kernel.language).compile(kernel, arch, folder)
 
 
 def _check_options(kernel: Kernel) -> None:
-    if problem := language(kernel.language).forbidden_option(kernel.options):
+    if problem := device_code(kernel.language).forbidden_option(kernel.options):
         raise NotCompiled(Failure(Status.REJECTED, problem, cause=Cause.COMPILE_OPTION))
 
 

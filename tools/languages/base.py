@@ -1,8 +1,10 @@
-"""The language seam: what the evaluator asks of a language in which candidates say kernels.
+"""The language seam: what the evaluator asks of a language in which candidates say kernels, and of the device code that
+launch plans hold.
 
 A language is a folder beside this file whose module `language` holds the one object LANGUAGE, and whose `prompt.j2`
-tells a model how to write it. Supervisor, tracer, compiler and interpreter each ask LANGUAGE for their part; what only
-one of them has (Triton, numpy) is imported there.
+tells a model how to write it. It records launches of kernels as device code: TTIR or PTX, whatever they were written
+in. Triton's object knows TTIR, too, and PTX's knows PTX: the compiler, the interpreter and the supervisor ask only
+them. What only one process has (Triton, numpy) is imported where it is used.
 """
 
 import importlib
@@ -12,12 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from kerneltune.tools.languages import FOLDERS
+from kerneltune.tools.languages import DEVICE_CODE, FOLDERS
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.messages import Compiled, Failure
+from kerneltune.tools.schema.messages import Compiled, Failure, Lowered, Program
 from kerneltune.tools.schema.plan import EVERYTHING, ArgEffect, DescriptorArg, Kernel, Launch, TensorArg, TensorRef
 from kerneltune.tools.schema.verdict import Verdict
 
+FILE = "candidate.py"  # what Python and compilers are told that the candidate's file is called
 OptionCheck = Callable[[Json], bool]  # whether a compile option may have this value
 
 
@@ -62,12 +65,33 @@ class LaunchRecorder(Protocol):
     def facts(self, kernel: Kernel) -> dict[str, Json]:
         """Registers, spills and shared memory of a kernel, asked of the compiler. Raises Refused."""
 
+    def lowered(self, program: Program) -> Lowered:
+        """PTX of a program, asked of the compiler. Raises NotCompiled."""
+
 
 class Language(Protocol):
     """How candidates say kernels in one language."""
 
     name: str  # as a person calls it
     imports: str  # what candidates may import beside torch, Triton and numpy, in words for a model
+
+    def wrote(self, source: str) -> bool:
+        """Whether a candidate that is in no other language is in this one, by what it imports."""
+
+    def record(self, log: LaunchRecorder, target: Any) -> None:
+        """In the tracer: make launches go into `log`, for a process that will do nothing else."""
+
+    def describe(self, error: BaseException, source: str) -> Failure | None:
+        """In the tracer: an exception of this language's own that host code raised; None for any other."""
+
+    def lower(self, program: Program, arch: str, folder: Path) -> Lowered:
+        """In the compiler: PTX of a program that the tracer asked for. Raises NotCompiled, and what its compiler does
+        to a text."""
+
+
+class DeviceCode(Protocol):
+    """What the kernels of a plan are in, as `Kernel.language` names it."""
+
     title: str
     wait: str  # how a kernel waits for the launch before
     max_bytes: int  # of the texts in one tracer's reply
@@ -87,12 +111,6 @@ class Language(Protocol):
 
     def in_source(self, failure: Verdict, text: str, source: str) -> Verdict:
         """A failure to compile that text, with its lines as lines of the candidate's source, too."""
-
-    def record(self, log: LaunchRecorder, target: Any) -> None:
-        """In the tracer: make launches go into `log`, for a process that will do nothing else."""
-
-    def describe(self, error: BaseException, source: str) -> Failure | None:
-        """In the tracer: an exception of this language's own that host code raised; None for any other."""
 
     def compile(self, kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
         """In the compiler: the report and the cubin. Raises NotCompiled, ExceedsSharedMemory."""
@@ -117,24 +135,39 @@ class Language(Protocol):
         Returns whether they ran to their end. Raises NotInterpreted."""
 
 
-@cache
-def language(name: str) -> Language:
-    """The language that a kernel says it is in. Raises KeyError."""
-    return language_in(FOLDERS[name])
-
-
-def language_in(folder: str) -> Language:
+def language(folder: str) -> Language:
     """The language of a folder, "triton". Raises ValueError for one that is not there."""
-    if folder not in FOLDERS.values():
-        raise ValueError(f"no language {folder!r}; known: {', '.join(FOLDERS.values())}")
-    found: Language = importlib.import_module(f"kerneltune.tools.languages.{folder}.language").LANGUAGE
+    if folder not in FOLDERS:
+        raise ValueError(f"no language {folder!r}; known: {', '.join(FOLDERS)}")
+    found: Language = _object_of(folder)
     return found
+
+
+def languages() -> list[Language]:
+    """Every language that candidates can be in."""
+    return [language(folder) for folder in FOLDERS]
+
+
+def language_of(source: str) -> str:
+    """The folder of the language that a candidate is in; Triton where it is in none of the others."""
+    return next((folder for folder in FOLDERS[1:] if language(folder).wrote(source)), FOLDERS[0])
+
+
+def device_code(name: str) -> DeviceCode:
+    """What knows the device code that `Kernel.language` names. Raises KeyError."""
+    found: DeviceCode = _object_of(DEVICE_CODE[name])
+    return found
+
+
+@cache
+def _object_of(folder: str) -> Any:
+    return importlib.import_module(f"kerneltune.tools.languages.{folder}.language").LANGUAGE
 
 
 def effects_of(kernels: Sequence[Kernel]) -> list[tuple[ArgEffect, ...]]:
     """What each kernel may do to the memory behind its arguments. Reads their texts: of TTIR a MB takes 0.7 s, of PTX
     1 s and more."""
-    return [language(kernel.language).effects(kernel) for kernel in kernels]
+    return [device_code(kernel.language).effects(kernel) for kernel in kernels]
 
 
 def launch_effects(launch: Launch, effects: Sequence[Sequence[ArgEffect]]) -> Iterator[tuple[TensorRef, ArgEffect]]:
@@ -149,11 +182,6 @@ def prompt_of(folder: str) -> str:
     """How to write the language of a folder, in words for a model: a template that knows `arch`, and whether attempts
     are `timed`."""
     return (Path(__file__).parent / folder / "prompt.j2").read_text(encoding="utf-8")
-
-
-def languages() -> list[Language]:
-    """Every language that kernels can be in."""
-    return [language(name) for name in FOLDERS]
 
 
 def forbidden_option(options: Mapping[str, Json], allowed: Mapping[str, OptionCheck]) -> str | None:

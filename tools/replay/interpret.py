@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kerneltune.tools.languages.base import NotInterpreted, effects_of, language, launch_effects
+from kerneltune.tools.languages.base import NotInterpreted, device_code, effects_of, launch_effects
 from kerneltune.tools.languages.triton.ttir.memory import DescriptorValue, Pointer
 from kerneltune.tools.replay.replay import Replay, TensorDescriptor, gather_outputs
 from kerneltune.tools.replay.shared_memory import mapped
@@ -51,7 +51,7 @@ class InterpreterLauncher:
         self, kernel_index: int, kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Any], launch: Launch
     ) -> None:
         """Run every program, or block, of the grid. Raises NotInterpreted."""
-        language(kernel.language).interpret(kernel, grid, [_argument(i, a) for i, a in enumerate(args)], launch)
+        device_code(kernel.language).interpret(kernel, grid, [_argument(i, a) for i, a in enumerate(args)], launch)
 
 
 class NotSampled(NotInterpreted):
@@ -85,7 +85,7 @@ class _SampleLauncher:
         if id(launch) in self._prepares:
             InterpreterLauncher().launch(kernel_index, kernel, grid, args, launch)
             return
-        for effect, value in zip(language(kernel.language).effects(kernel), args, strict=False):
+        for effect, value in zip(device_code(kernel.language).effects(kernel), args, strict=False):
             if effect.writes and isinstance(value, torch.Tensor | TensorDescriptor):
                 tensor = value.tensor if isinstance(value, TensorDescriptor) else value
                 self.writes[tensor.untyped_storage().data_ptr()] = []
@@ -97,7 +97,7 @@ class _SampleLauncher:
             if at and time.process_time() > self._until_s:  # which others who are busy do not use up
                 break
             some = chosen[at : at + _AT_ONCE]
-            ended = language(kernel.language).interpret(kernel, grid, values, launch, some, self._until_s)
+            ended = device_code(kernel.language).interpret(kernel, grid, values, launch, some, self._until_s)
             self.ran, self.in_part = self.ran + len(some), self.in_part or not ended
 
     def written(self, replay: Replay, ref: TensorRef) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -207,7 +207,7 @@ _CHANGES = (
 
 def warm() -> None:
     """Import what most forks use, so that they need not (0.1 s on an idle machine)."""
-    language("ttir")
+    device_code("ttir")
 
 
 def main(channel: Any) -> None:

@@ -28,7 +28,7 @@ from kerneltune.tools.sandbox.linux import Access, ArgumentCheck, null
 _OURS = "kerneltune"
 _OF_A_PREFIX = ("bin", "include", "lib", "lib32", "lib64", "libexec", "pyvenv.cfg", "share", "targets")
 _SITES = ("*-packages", "lib*/python*/*-packages", "lib*/python*/*/*-packages", "local/lib*/python*/*-packages")
-_NEEDED = ("numpy", "torch", "triton", "cuda.bindings")  # wherever they are installed
+_NEEDED = ("numpy", "torch", "triton", "cuda.bindings", "nvidia.cuda_nvrtc")  # wherever they are installed
 _PACKAGE = Path(__file__).absolute().parents[2]  # kerneltune, which in a checkout holds links to the other folders
 
 

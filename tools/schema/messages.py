@@ -52,7 +52,7 @@ DATA_DEPENDENT_SHAPE = (
 )
 NO_LAUNCH = (
     "forward launches no kernel of yours ({ops}): nothing here was written by the candidate. Launch at least one "
-    "@triton.jit kernel on every call"
+    "kernel on every call"
 )
 UNUSED_LAUNCHES = (
     "its kernels' results are not used: the output {source}, and without the launches it would be the same. Return "
@@ -87,7 +87,6 @@ POINTER_TABLE = (
 )
 FOREIGN_TENSOR = "a kernel argument is on the {device} device; move it to the GPU with .to(x.device) first"
 MISSING_MODULE = "; a candidate may import torch, triton, numpy and the standard library"
-GLUON = "Gluon kernels are not supported yet: write the kernel with triton.language"
 
 
 @dataclass(frozen=True)
@@ -133,6 +132,46 @@ class AskCompiler:
 
     kernel: Kernel
     kind: Literal["ask_compiler"] = "ask_compiler"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel's source in a language that is lowered to PTX by a compiler of its own, which only a confined compiler
+    may run. `entry` names the kernel, "" the only one; `options` are the language's; `line` is that of the candidate's
+    file on which the text begins, or 0 if it is not known."""
+
+    language: str
+    text: str
+    entry: str = ""
+    options: tuple[str, ...] = ()
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class AskForPtx:
+    """Sent by a tracer when host code launches a program. The answer is Lowered."""
+
+    program: Program
+    kind: Literal["ask_for_ptx"] = "ask_for_ptx"
+
+
+@dataclass(frozen=True)
+class LoweringRequest:
+    """Asks a compiler to lower a program for "sm_90" and the like."""
+
+    program: Program
+    arch: str
+    kind: Literal["lowering"] = "lowering"
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program's PTX, with one entry, and what its launches say: block, shared_bytes and the like, as its language
+    knows them; or why there is none."""
+
+    ptx: str = ""
+    launch: dict[str, Json] = field(default_factory=dict)
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ class Storage:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A device kernel as text. `signature` has one type per argument ("*fp32", "i32", "tensordesc<…>")."""
+    """A device kernel as text: device code, whatever the candidate's language was. `signature` has one type per
+    argument ("*fp32", "i32", "tensordesc<…>")."""
 
     name: str
     language: Literal["ttir", "ptx"]
@@ -119,6 +120,13 @@ class DescriptorArg:
 
 
 LaunchArg = TensorArg | ScalarArg | DescriptorArg
+_DESCRIBED = re.compile(r"tensordesc(?:_im2col)?<[^\[>]*\[([^\]]*)\]")
+
+
+def described_rank(kind: str) -> int:
+    """Dimensions that a type of a descriptor has, "tensordesc<fp16[64, 32]>"; 0 for other types."""
+    found = _DESCRIBED.match(kind)
+    return found[1].count(",") + 1 if found else 0
 
 
 @dataclass(frozen=True)
@@ -224,6 +232,13 @@ _PIECE = re.compile(
 )
 
 
+# A line of PTX that says where the next instructions come from, and can say nothing else, wherever it stands.
+_LOC = re.compile(
+    r"^[ \t]*\.loc[ \t]+\d+[ \t]+\d+[ \t]+\d+(?:, function_name [\w$]+(?:\+\d+)?, inlined_at \d+ \d+ \d+)?"
+    r"[ \t]*(?://[^*\"\n]*)?\n",
+    re.MULTILINE,
+)
+
 MOST_REMEMBERED_TEXT = 1 << 18
 
 
@@ -260,7 +275,9 @@ def plan_hash(plan: Plan) -> str:
 
 
 def _bare(kernel: Kernel) -> Kernel:
-    return replace(kernel, text=without_locations(kernel.text)) if kernel.language == "ttir" else kernel
+    if kernel.language == "ttir":
+        return replace(kernel, text=without_locations(kernel.text))
+    return replace(kernel, text=_LOC.sub("", kernel.text))
 
 
 def tensor_refs(value: Json) -> Iterator[TensorRef]:

@@ -10,7 +10,7 @@ import ctypes
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ from kerneltune.tools.schema.messages import (
     NOT_ALLOWED,
     POINTER_TABLE,
     UNKNOWN_OPERATOR,
+    Lowered,
+    Program,
     Refused,
 )
 from kerneltune.tools.schema.plan import (
@@ -247,6 +249,7 @@ class LaunchLog:
     choices: dict[str, int] = field(default_factory=dict)
     offered: dict[str, list[str]] = field(default_factory=dict)  # autotuner key -> its configs, as text
     ask_compiler: Callable[[Kernel], dict[str, Json]] | None = None
+    ask_for_ptx: Callable[[Program], Lowered] | None = None
 
     def kernel_index(self, kernel: Kernel) -> int:
         """The kernel's number in the plan; equal kernels share one."""
@@ -265,6 +268,12 @@ class LaunchLog:
                 "host code asks for registers or spills of a kernel; not available while tracing", Cause.ASKS_COMPILER
             )
         return self.ask_compiler(kernel)
+
+    def lowered(self, program: Program) -> Lowered:
+        """PTX of a program. Raises NotCompiled, and Refused where nobody is there to ask."""
+        if self.ask_for_ptx is None:
+            raise Refused("host code launches a program; there is no compiler to ask", Cause.ASKS_COMPILER)
+        return self.ask_for_ptx(program)
 
     def launch(self, kernel: Kernel, grid: tuple[int, int, int], values: Sequence[Any], types: Sequence[Any]) -> None:
         """Write one launch down; `types` are nested as the values are, "constexpr" for what is no argument."""
@@ -288,11 +297,24 @@ def _arguments(values: Any, types: Any, tape: Tape) -> list[LaunchArg]:
     return flat
 
 
+def _described(value: Any, tape: Tape) -> TensorRef:
+    """What a descriptor describes. Not by as_strided, which lets a fake tensor's storage grow. Raises Refused."""
+    shape, stride = tuple(map(int, value.shape)), tuple(map(int, value.strides))
+    ref = replace(tape.ref(value.base), shape=shape, stride=stride)
+    elements = ref.offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) + 1
+    if min(shape) > 0 and elements * value.base.element_size() > tape.nbytes[ref.storage]:
+        raise Refused(
+            f"a tensor descriptor of {list(shape)} with strides {list(stride)} describes more than its tensor, which "
+            f"has {tape.nbytes[ref.storage]} bytes",
+            Cause.FOREIGN_MEMORY,
+        )
+    return ref
+
+
 def _argument(value: Any, kind: str, tape: Tape) -> LaunchArg:
     if hasattr(value, "block_shape") and hasattr(value, "base"):
-        base = value.base
-        view = torch.as_strided(base, list(value.shape), list(value.strides), base.storage_offset())
-        return DescriptorArg(tape.ref(view), tuple(value.block_shape), str(getattr(value, "padding", "zero")))
+        described = _described(value, tape)
+        return DescriptorArg(described, tuple(value.block_shape), str(getattr(value, "padding", "zero")))
     tensor = getattr(value, "base", value)  # triton.reinterpret wraps a tensor
     if isinstance(tensor, torch.Tensor):
         if tensor.device.type != tape.device:

@@ -18,15 +18,18 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from kerneltune.tools.backends import stand_ins
 from kerneltune.tools.backends.base import StandIns
-from kerneltune.tools.languages.base import languages
+from kerneltune.tools.languages.base import FILE, NotCompiled, languages
 from kerneltune.tools.replay.replay import Replay
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.messages import (
     MISSING_MODULE,
     READS_VALUE,
     AskCompiler,
+    AskForPtx,
     CompilerFacts,
     Failure,
+    Lowered,
+    Program,
     Refused,
     TraceCase,
     TraceReply,
@@ -111,9 +114,6 @@ def _producers(tape: Tape, ref: TensorRef) -> list[Aten]:
     if needed - made - set(tape.constants):
         raise Refused(READS_VALUE, Cause.READS_VALUE)
     return kept[::-1]
-
-
-FILE = "candidate.py"
 
 
 @dataclass
@@ -201,7 +201,14 @@ def main(channel: Any) -> None:
             )
         return {"n_regs": facts.n_regs, "n_spills": facts.n_spills, "shared": facts.shared}
 
-    session.log.ask_compiler = ask_compiler
+    def ask_for_ptx(program: Program) -> Lowered:
+        channel.send(encode(AskForPtx(replace(program, line=_first_line(program.text)))))
+        lowered = decode(Lowered, channel.receive().body)
+        if lowered.failure:
+            raise NotCompiled(lowered.failure)
+        return lowered
+
+    session.log.ask_compiler, session.log.ask_for_ptx = ask_compiler, ask_for_ptx
     channel.send(encode(trace(session, request)))
 
 
@@ -406,6 +413,12 @@ def _compiled(source: str) -> types.CodeType:
         raise Refused("the source is nested too deeply for Python's parser", Cause.SOURCE) from error
 
 
+def _first_line(text: str) -> int:
+    """The line of the candidate's file on which a text begins; 0 unless it stands there once as it is."""
+    source = "".join(linecache.getlines(FILE))
+    return source[: source.index(text)].count("\n") + 1 if text and source.count(text) == 1 else 0
+
+
 def describe(error: BaseException) -> Failure:
     """A failure in words that help the candidate's author."""
     try:
@@ -417,6 +430,8 @@ def describe(error: BaseException) -> Failure:
 def _described(error: BaseException) -> Failure:
     if isinstance(error, Refused):
         return Failure(Status.REJECTED, str(error), _line(error), cause=error.cause)
+    if isinstance(error, NotCompiled):
+        return error.failure
     if isinstance(error, SyntaxError) and error.filename == FILE:
         quoted = f": {error.text.strip()[:200]!r}" if error.text and error.text.strip() else ""
         return Failure(

@@ -22,7 +22,7 @@ from kerneltune.agent.events import Reflected
 from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.prompts import render, render_text
 from kerneltune.tools.corpus import example
-from kerneltune.tools.languages.base import language_in, prompt_of
+from kerneltune.tools.languages import base as languages
 from kerneltune.tools.receipt import HIDDEN, author_view
 from kerneltune.tools.reflect import Roofline, bottlenecks, facts_of, limits_in_words
 from kerneltune.tools.schema.codec import Json, one_line, plain
@@ -87,7 +87,7 @@ class RunPrompts:
         ceilings: Ceilings | None = None,
         baselines: Callable[[], Baselines | None] | None = None,
     ) -> None:
-        spoken = language_in(language)
+        spoken = languages.language(language)
         self._tracker, self._outcomes, self._timed, self._baselines = tracker, outcomes, gpu is not None, baselines
         self._lessons = [lesson_values(lesson, tracker.task) for lesson in lessons]
         hardware = _hardware(arch, gpu)
@@ -110,7 +110,7 @@ class RunPrompts:
             gpu_name=_bare(gpu) if gpu else "a GPU that is not at hand",
             language_name=spoken.name,
             imports=spoken.imports,
-            language_prompt=render_text(prompt_of(language), **known),
+            language_prompt=render_text(languages.prompt_of(language), **known),
             task=task_values(tracker.task),
             light=light_values(tracker.task, hardware, ceilings) if hardware and gpu else None,
             experts=list(self.experts),
@@ -611,6 +611,17 @@ TOPICS: dict[str, Topic] = {
     ),
     "ptx_streams": Topic("L2 policies, bulk copies, bytes in flight", "ptx_cache_hints", "ptx"),
     "ptx_matrices": Topic("mma, ldmatrix and wgmma, fed by asynchronous copies", "ptx_tensor_core_tile", "ptx"),
+    "gluon_layouts": Topic(
+        "where elements lie, and what reductions and conversions cost", "gluon_softmax_in_registers", "gluon"
+    ),
+    "gluon_products": Topic("tensor maps, barriers, matrix instructions", "gluon_persistent_matmul", "gluon"),
+    "gluon_attention": Topic("two products and a softmax in one pass", "gluon_attention", "gluon"),
+    "gluon_split": Topic("float32 products by halves", "gluon_split_product", "gluon"),
+    "cuda_launches": Topic(
+        "configs, kernels for one shape, shared memory and options of a launch", "cuda_made_for_a_shape", "cuda"
+    ),
+    "cuda_streams": Topic("L2 policies, widths of accesses, bytes in flight", "cuda_softmax_in_registers", "cuda"),
+    "cuda_matrices": Topic("mma and ldmatrix, fed by asynchronous copies", "cuda_tensor_core_tiles", "cuda"),
 }
 _MOST_CODE = 12_000  # characters of compiled code; sources are whole
 _MOST_INSTRUCTIONS, _MOST_LINES, _MOST_LOOPS, _MOST_NAME = 120, 10, 500, 80

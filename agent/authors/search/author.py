@@ -19,8 +19,8 @@ from kerneltune.agent.authors.search.neighbours import (
     fingerprint,
     search,
 )
+from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.languages.ptx.candidate import CannotSay
-from kerneltune.tools.languages.ptx.loader import language_of
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import WorkerError
 from kerneltune.tools.schema.gpus import GPUS, gpu_for_arch, speed_of_light

@@ -5,7 +5,7 @@ from dataclasses import replace
 from kerneltune.agent.events import Event, Proposed
 from kerneltune.agent.export.kernel_formats import Convert
 from kerneltune.tools.schema.verdict import Status
-from tests.agent.export.made_runs import rows, run, source, tried
+from tests.agent.export.made_runs import TASK, rows, run, source, tried
 
 PTX = (
     source("one") + '\nfrom kerneltune import PtxKernel\n\nfirst = PtxKernel(r"""\n.version 8.0\n""")\n'
@@ -64,3 +64,43 @@ def test_a_pair_is_a_request_in_the_language_of_its_answer_too() -> None:
         assert before.strip() in row["prompt"][1]["content"]
         assert after.strip() in row["completion"][0]["content"]
     assert "This file computes it with Triton kernels:" in there["prompt"][1]["content"]
+
+
+CUDA = source("one") + '\nfrom kerneltune import CudaKernel\n\nkernel = CudaKernel("void k() {}")\n'
+GLUON = source("one") + "\nfrom triton.experimental import gluon\n"
+
+
+def test_any_two_languages_of_a_task_are_pairs_each_once_and_both_ways() -> None:
+    its = (
+        written(1, Status.CHECKED, source("one")),
+        written(2, Status.CHECKED, GLUON),
+        written(3, Status.CHECKED, CUDA),
+    )
+    made = [(r["direction"], r["source_code"], r["target_code"]) for r in rows(Convert(), run(*its))]
+    assert made == [
+        ("pytorch_to_triton", TASK, source("one")),
+        ("pytorch_to_gluon", TASK, GLUON),
+        ("triton_to_gluon", source("one"), GLUON),
+        ("gluon_to_triton", GLUON, source("one")),
+        ("pytorch_to_cuda", TASK, CUDA),
+        ("triton_to_cuda", source("one"), CUDA),
+        ("cuda_to_triton", CUDA, source("one")),
+        ("gluon_to_cuda", GLUON, CUDA),
+        ("cuda_to_gluon", CUDA, GLUON),
+    ]
+
+
+def test_the_other_side_may_be_of_another_run_of_the_task_and_must_be_right() -> None:
+    wrong = run(written(1, Status.WRONG, source("two")), run_id="wrong")
+    other = run(written(1, Status.CHECKED, source("two")), run_id="other")
+    mine = run(written(1, Status.CHECKED, CUDA), run_id="mine")
+    assert [r["direction"] for r in rows(Convert(), wrong, mine)] == ["pytorch_to_cuda"]
+    found = [r for r in rows(Convert(), wrong, other, mine) if r["direction"] == "triton_to_cuda"]
+    assert [(r["source_code"], r["other_attempt"]) for r in found] == [(source("two"), "r1/1")]
+
+
+def test_what_it_was_made_of_goes_before_what_is_best_of_the_task() -> None:
+    made_of = written(2, Status.CHECKED, source("two"))
+    its = run(written(1, Status.CHECKED, source("one")), made_of, written(3, Status.CHECKED, CUDA, 2))
+    found = {r["source_code"] for r in rows(Convert(), its) if r["direction"] == "triton_to_cuda"}
+    assert found == {source("two")}

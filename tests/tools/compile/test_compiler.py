@@ -15,15 +15,16 @@ COMPILE = """
 import json, os, sys
 from pathlib import Path
 from kerneltune.tools.compile.compiler import compile_kernels
-from kerneltune.tools.languages.base import languages
+from kerneltune.tools.languages import DEVICE_CODE
+from kerneltune.tools.languages.base import device_code
 from kerneltune.tools.schema.messages import CompileRequest
 
 for folder in map(Path, sys.argv[1:]):
     os.environ |= {"TMPDIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
-    for known in languages():
+    for name in DEVICE_CODE:
         for file in folder.glob("*.*"):
             file.unlink()
-        reply, _ = compile_kernels(CompileRequest((known.warm_kernel,), "sm_90"), folder)
+        reply, _ = compile_kernels(CompileRequest((device_code(name).warm_kernel,), "sm_90"), folder)
         print(json.dumps([str(reply.failure), [c.report.registers for c in reply.compiled], reply.disk_full]))
 """
 

@@ -11,7 +11,6 @@ global scratch and profile scratch.
 
 import contextlib
 import ctypes
-import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 
 from kerneltune.tools.backends.base import DeviceError
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.plan import described_rank
 
 _FORMATS = {
     "i1": "<b", "i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q", "u1": "<B", "u8": "<B", "u16": "<H", "u32": "<I",
@@ -107,7 +107,7 @@ def _descriptor(kind: str, value: DeviceDescriptor, meta: Json, flags: int) -> l
     if not kind.startswith("tensordesc"):
         raise PackingError(f"a descriptor for a parameter of type {kind}")
     rank = len(value.shape)
-    if not (1 <= rank <= 5 and len(value.strides) == len(value.block_shape) == rank == _rank(kind)):
+    if not (1 <= rank <= 5 and len(value.strides) == len(value.block_shape) == rank == described_rank(kind)):
         raise PackingError(f"{kind} does not describe a tensor of {rank} dimensions in blocks of {value.block_shape}")
     shape32 = [pack_scalar("i32", n) for n in value.shape]
     shape64 = [pack_scalar("i64", n) for n in value.shape]
@@ -116,11 +116,6 @@ def _descriptor(kind: str, value: DeviceDescriptor, meta: Json, flags: int) -> l
         return [tensor_map(value, meta), *shape32, *strides]
     marks = [pack_scalar("i1", value.padding == "nan"), *([pack_scalar("i1", 0)] * (flags - 1))]
     return [pack_scalar("*", value.address), *shape64, *strides, *marks, *shape32, *strides]
-
-
-def _rank(kind: str) -> int:
-    match = re.match(r"tensordesc(?:_im2col)?<[^\[>]*\[([^\]]*)\]", kind)
-    return match.group(1).count(",") + 1 if match else 0
 
 
 def tensor_map(value: DeviceDescriptor, meta: Json) -> TensorMap:

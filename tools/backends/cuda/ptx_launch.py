@@ -10,8 +10,10 @@ import torch
 
 from kerneltune.tools.backends.cuda import driver
 from kerneltune.tools.backends.cuda.driver import pack_scalar
+from kerneltune.tools.languages.base import language
 from kerneltune.tools.languages.ptx.assemble import assemble
 from kerneltune.tools.languages.ptx.loader import PtxLaunch
+from kerneltune.tools.schema.messages import Lowered, Program
 
 
 class GpuPtxLauncher:
@@ -34,6 +36,10 @@ class GpuPtxLauncher:
         ]
         kernel.launch(shape, parameters, torch.cuda.current_stream().cuda_stream)
 
+    def lowered(self, program: Program) -> Lowered:
+        """By the compiler of its language, for this GPU."""
+        return _lowered(program, torch.cuda.current_device())
+
     def choose(
         self,
         key: str,
@@ -55,9 +61,19 @@ class GpuPtxLauncher:
 
 
 @lru_cache(maxsize=256)
-def _loaded(text: str, entry: str, shared_bytes: int, device: int) -> driver.LoadedKernel:
-    major, minor = torch.cuda.get_device_capability(device)
+def _lowered(program: Program, device: int) -> Lowered:
     with tempfile.TemporaryDirectory() as folder:
-        done = assemble(text, f"sm_{major}{minor}", Path(folder))
+        return language(program.language).lower(program, _arch(device), Path(folder))
+
+
+def _arch(device: int) -> str:
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+@lru_cache(maxsize=256)
+def _loaded(text: str, entry: str, shared_bytes: int, device: int) -> driver.LoadedKernel:
+    with tempfile.TemporaryDirectory() as folder:
+        done = assemble(text, _arch(device), Path(folder))
     static_bytes = done.resources[entry].static_shared_bytes
     return driver.LoadedKernel(done.cubin, entry, shared_bytes, static_bytes=static_bytes, large_cluster=True)

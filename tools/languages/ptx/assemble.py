@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kerneltune.tools.languages.base import FILE
 from kerneltune.tools.languages.ptx.ir import PtxError, line_of, parse, without_comments
 from kerneltune.tools.languages.ptxas import Resources, ptxas, resources_of
 from kerneltune.tools.schema.gpus import arch_number
@@ -163,29 +164,38 @@ def code_of(cubin: bytes) -> bytes:
 
 
 # ---
-# Lines of PTX as lines of the candidate file that holds it. Pure.
+# Lines of PTX as lines of the candidate file that holds it, or that it was compiled from. Pure.
 
 _PLACE = re.compile(r"PTX line (\d{1,7})(?!, candidate)")
+_FILE = re.compile(rf'^\s*\.file\s+(\d+)\s+"(?:[^"\n]*/)?{re.escape(FILE)}"', re.MULTILINE)
+_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+(?:.*\binlined_at\s+(\d+)\s+(\d+))?")
 
 
-def lines_ahead(text: str, source: str) -> int | None:
-    """What to add to a line of the text for its line in the source; None unless the text stands there once as it is:
-    not one that a template made, or that is spelled with escapes."""
-    bare = text.strip()
+def candidate_lines(text: str, source: str) -> Mapping[int, int]:
+    """The candidate's line for each line of the text that has one: the text stands in the source, once and as it is
+    (not one that a template made, or that is spelled with escapes), or its compiler noted where it comes from."""
+    bare, lines = text.strip(), text.split("\n")
     at = source.find(bare) if bare else -1
-    if at < 0 or source.find(bare, at + 1) >= 0:
-        return None
-    return source.count("\n", 0, at) - text.count("\n", 0, text.index(bare))
+    if at >= 0 and source.find(bare, at + 1) < 0:
+        ahead = source.count("\n", 0, at) - text.count("\n", 0, text.index(bare))
+        return {line: line + ahead for line in range(1, len(lines) + 1)}
+    ours, found = set(_FILE.findall(text)), dict[int, int]()
+    now = 0
+    for number, line in enumerate(lines if ours else (), 1):
+        if place := _LOC.match(line):
+            file, its, outer_file, outer = place.groups()
+            now = int(its) if file in ours else int(outer) if outer_file in ours else 0
+        if now:
+            found[number] = now
+    return found
 
 
 def with_candidate_lines(message: str, text: str, source: str) -> str:
-    """Return the message with `PTX line 12, candidate line 31` for each `PTX line 12` that the source has."""
-    ahead, last = lines_ahead(text, source), text.count("\n") + 1
-    if ahead is None:
-        return message
+    """Return the message with `PTX line 12, candidate line 31` for each `PTX line 12` that comes from the source."""
+    known = candidate_lines(text, source)
 
     def both(place: re.Match[str]) -> str:
-        line = int(place[1])
-        return f"{place[0]}, candidate line {line + ahead}" if 0 < line <= last else place[0]
+        line = known.get(int(place[1]))
+        return f"{place[0]}, candidate line {line}" if line else place[0]
 
     return _PLACE.sub(both, message)

@@ -5,7 +5,7 @@ A finding either stops the kernel, or is a note that its author should read: the
 limits, guard pages, a process that may die) hold either way."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kerneltune.tools.languages.ptx.ir import (
@@ -297,9 +297,11 @@ class UnknownAddress(Exception):
 
 @dataclass
 class _Flow:
-    """Sets of parameters are bits of an int, parameter 0 the lowest; variables of the module follow them."""
+    """Sets of parameters are bits of an int, parameter 0 the lowest; variables of the module follow them. `maps`: those
+    of the parameters that are tensor maps, whose own address is what copies are given."""
 
     params: dict[str, int]
+    maps: dict[str, int]
     variables: dict[str, int]
     carried: dict[str, int]
     reads: int = 0
@@ -312,7 +314,7 @@ class _Flow:
             if isinstance(leaf, Register):
                 bits |= self.carried.get(leaf.name.partition(".")[0], 0)
             elif isinstance(leaf, Symbol):
-                bits |= self.variables.get(leaf.name, 0)
+                bits |= self.variables.get(leaf.name, self.maps.get(leaf.name, 0))
         return bits
 
     def give(self, operand: Operand, bits: int) -> bool:
@@ -365,8 +367,13 @@ class _Flow:
     def _copy(self, instruction: Instruction, places: list[Address]) -> None:
         """cp.async…: destination first, then source; which of them is global is said in that order too."""
         spaces = [m.partition("::")[0] for m in instruction.modifiers if m.partition("::")[0] in ("shared", "global")]
-        if len(spaces) < 2 or len(places) < 2 or "tensor" in instruction.modifiers:
+        if len(spaces) < 2 or len(places) < 2:
             raise UnknownAddress
+        if "tensor" in instruction.modifiers:  # a map that a kernel made itself may lead anywhere
+            places = [replace(place, more=()) for place in places]
+            described = self.of(places[spaces[1] == "global"])
+            if described & ~sum(self.maps.values()):
+                raise UnknownAddress
         if spaces[1] == "global":
             self._through(places[1], reads=True, writes=False)
         if spaces[0] == "global":
@@ -409,7 +416,10 @@ def _followed(module: Module, entry: Function) -> _Flow:
     held = (*module.variables, *(v for f in module.functions for v in f.variables))
     outside = [v.name for v in held if v.space in ("global", "const")]
     params = {name: bit for name, bit in params.items() if name not in {v.name for v in entry.variables}}
-    flow = _Flow(params, {name: 1 << len(entry.params) + i for i, name in enumerate(outside)}, {})
+    maps = {
+        param.name: params[param.name] for param in entry.params if param.count is not None and param.name in params
+    }
+    flow = _Flow(params, maps, {name: 1 << len(entry.params) + i for i, name in enumerate(outside)}, {})
     instructions = list(entry.instructions)
     for _ in range(max(_FEWEST_PASSES, _MOST_STEPS // (len(instructions) + 1))):
         if not any([flow.step(instruction) for instruction in instructions]):

@@ -125,10 +125,11 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Label:
-    """A place to branch to."""
+    """A place to branch to. `targets`: it names a table of such places, which brx.idx chooses from."""
 
     name: str
     line: int
+    targets: tuple[str, ...] = ()
 
 
 Item = Instruction | Label
@@ -566,6 +567,9 @@ class Stream:
                 align = self.number("an alignment")
             elif token.text in (".v2", ".v4", ".v8"):
                 vector = int(token.text[2:])
+            elif token.text == ".attribute":  # (.managed)
+                while self.take().text != ")" and self.next.kind != "end":
+                    pass
             elif token.text != ".ptr":
                 kind = self.type(token)
         if not kind:
@@ -687,7 +691,8 @@ class FunctionDraft:
 
 def _renamed(item: Item, names: Mapping[str, str]) -> Item:
     if isinstance(item, Label):
-        return replace(item, name=names.get(item.name, item.name))
+        targets = tuple(names.get(target, target) for target in item.targets)
+        return replace(item, name=names.get(item.name, item.name), targets=targets)
     if item.opcode not in _BRANCHES:
         return item
     operands = tuple(
@@ -742,10 +747,19 @@ class _BodyParser(Stream):
                 self._draft.declare_memory(variable)
         elif token.text == ".loc":
             self._location(token)
+        elif token.text == ".branchtargets" and self._draft.body and isinstance(self._draft.body[-1], Label):
+            self._draft.body[-1] = replace(self._draft.body[-1], targets=self._targets())
         elif token.text in (".pragma", ".branchtargets", ".calltargets", ".callprototype"):
             self.until_semicolon()
         else:
             raise self.error(f"{token.text!r} is no directive of a function's body", token)
+
+    def _targets(self) -> tuple[str, ...]:
+        found = [self.word("a label").text]
+        while self.accept(","):
+            found.append(self.word("a label").text)
+        self.expect(";")
+        return tuple(found)
 
     def _registers(self) -> None:
         token = self.take()

@@ -4,7 +4,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,29 @@ from kerneltune.tools.languages import ptx
 from kerneltune.tools.languages.base import (
     LaunchRecorder,
     NotCompiled,
+    NotInterpreted,
     OptionCheck,
     flag,
     forbidden_option,
     whole,
 )
-from kerneltune.tools.languages.ptx.assemble import assemble, lines_ahead, with_candidate_lines
+from kerneltune.tools.languages.ptx.assemble import assemble, candidate_lines, with_candidate_lines
 from kerneltune.tools.languages.ptx.checks import effects, findings, waits_for_earlier
 from kerneltune.tools.languages.ptx.ir import PtxError, parse
-from kerneltune.tools.languages.ptx.loader import PtxLaunch, PtxLaunchError, block_of, entry_of, mismatch, use
+from kerneltune.tools.languages.ptx.loader import (
+    PtxLaunch,
+    PtxLaunchError,
+    block_of,
+    entry_of,
+    imports_loader,
+    mismatch,
+    parameters_of,
+    use,
+)
 from kerneltune.tools.languages.ptxas import Resources, report
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.messages import Compiled, Failure
-from kerneltune.tools.schema.plan import NOTHING, ArgEffect, Kernel, Launch
+from kerneltune.tools.schema.messages import Compiled, Failure, Lowered, Program
+from kerneltune.tools.schema.plan import EVERYTHING, NOTHING, ArgEffect, Kernel, Launch
 from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
 MOST_FINDINGS = 8
@@ -41,17 +51,35 @@ def _sizes(most: int, product: int) -> OptionCheck:
     return check
 
 
+_OF_A_MAP: Mapping[str, OptionCheck] = {
+    "swizzle": whole(0, 16),
+    "elem_size": whole(1, 16),
+    "elem_type": whole(0, 64),
+    "fp4_padded": flag,
+    "block_size": lambda value: isinstance(value, list) and len(value) <= 5 and all(map(whole(1, 1024), value)),
+}
+
+
+def _maps(value: Json) -> bool:
+    """What the compiler chose for each descriptor: how its tensor map is encoded."""
+    return isinstance(value, list) and all(
+        isinstance(its, dict) and its.keys() == _OF_A_MAP.keys() and all(fits(its[k]) for k, fits in _OF_A_MAP.items())
+        for its in value
+    )
+
+
 _OPTIONS: Mapping[str, OptionCheck] = {
     "block": _sizes(1024, 1024),
     "shared_bytes": whole(0, 1 << 20),
     "cluster": _sizes(16, 16),
     "launch_cooperative_grid": flag,
     "launch_pdl": flag,
+    "tensordesc_meta": _maps,
 }
 
 
 class PtxLanguage:
-    """See `languages.base.Language`."""
+    """See `languages.base.Language` and `DeviceCode`."""
 
     name = "PTX"
     imports = "`kerneltune` (`PtxKernel`)"
@@ -66,6 +94,9 @@ class PtxLanguage:
         {"block": [32, 1, 1]},
     )
 
+    def wrote(self, source: str) -> bool:
+        return imports_loader(source, "PtxKernel")
+
     def forbidden_option(self, options: Mapping[str, Json]) -> str | None:
         if "block" not in options:
             return "a launch of PTX that does not say how many threads a block has"
@@ -75,16 +106,21 @@ class PtxLanguage:
         return waits_for_earlier(kernel.text, kernel.name)
 
     def effects(self, kernel: Kernel) -> tuple[ArgEffect, ...]:
-        found = effects(kernel.text, kernel.name) or ((True, True),) * len(kernel.signature)
-        pairs = zip(kernel.signature, found, strict=False)
-        return tuple(ArgEffect(*both) if kind.startswith("*") else NOTHING for kind, both in pairs)
+        found = effects(kernel.text, kernel.name)
+        places = itertools.accumulate((len(its) for its in parameters_of(kernel.signature)), initial=0)
+        return tuple(
+            (ArgEffect(*found[at]) if found and at < len(found) else EVERYTHING)
+            if kind.startswith(("*", "tensordesc"))
+            else NOTHING
+            for kind, at in zip(kernel.signature, places, strict=False)
+        )
 
     def less_shared(self, kernel: Kernel) -> str:
         return f"launch with less than shared_bytes={int(kernel.options.get('shared_bytes', 0))}"
 
     def in_source(self, failure: Verdict, text: str, source: str) -> Verdict:
-        ahead = lines_ahead(text, source)
-        lines = () if ahead is None else tuple(n + ahead for n in failure.ptx_lines if n <= text.count("\n") + 1)
+        known = candidate_lines(text, source)
+        lines = tuple(dict.fromkeys(known[n] for n in failure.ptx_lines if n in known))
         detail = with_candidate_lines(failure.detail, text, source)
         return replace(failure, detail=detail, lines=(*failure.lines, *lines))
 
@@ -103,6 +139,9 @@ class PtxLanguage:
         if isinstance(error, PtxError):
             return Failure(Status.COMPILE_FAILED, words, ptx_lines=error.lines, cause=Cause.COMPILER_ERROR)
         return Failure(Status.REJECTED, words)
+
+    def lower(self, program: Program, arch: str, folder: Path) -> Lowered:
+        raise NotCompiled(Failure(Status.REJECTED, "PTX comes out of the tracer as it is compiled"))
 
     def compile(self, kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
         try:
@@ -131,12 +170,11 @@ class PtxLanguage:
     ) -> bool:
         from kerneltune.tools.languages.ptx.sim.launch import run
         from kerneltune.tools.languages.ptx.sim.values import Unsupported
-        from kerneltune.tools.languages.triton.ttir.memory import DescriptorValue
 
         if programs is not None:
             raise Unsupported("blocks of PTX are emulated all together")
-        if any(isinstance(value, DescriptorValue) for value in values):
-            raise Unsupported("tensor descriptors (TMA) are not emulated")
+        choices = iter(kernel.options.get("tensordesc_meta") or ())
+        values = _named(kernel, [given for value in values for given in _given(value, choices)])
         started = PtxLaunch(
             kernel.text,
             kernel.name,
@@ -148,7 +186,11 @@ class PtxLanguage:
             _three(kernel.options.get("cluster") or (1, 1, 1)),
             launch.cooperative,
         )
-        run(started, max_work=MAX_WORK)
+        try:
+            run(started, max_work=MAX_WORK)
+        except NotInterpreted as error:
+            error.args = (with_candidate_lines(str(error), kernel.text, source=""), *error.args[1:])
+            raise
         return True
 
 
@@ -160,6 +202,7 @@ class PtxRecorder:
 
     def __init__(self, log: LaunchRecorder) -> None:
         self._log = log
+        self._lowered: dict[Program, Lowered] = {}
 
     def launch(self, launch: PtxLaunch) -> None:
         """Record one launch."""
@@ -170,6 +213,12 @@ class PtxRecorder:
         options |= {"launch_pdl": True} if launch.pdl else {}
         kernel = Kernel(launch.entry, "ptx", launch.text, launch.signature, options)
         self._log.launch(kernel, launch.grid, launch.values, launch.signature)
+
+    def lowered(self, program: Program) -> Lowered:
+        """Asked once: forward is traced three times, for each case and config."""
+        if program not in self._lowered:
+            self._lowered[program] = self._log.lowered(program)
+        return self._lowered[program]
 
     def choose(
         self,
@@ -214,8 +263,33 @@ def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes
         started_s=started,
     )
     metadata: dict[str, Json] = {"name": entry.name, "shared": dynamic, "static_shared": used.static_shared_bytes}
+    metadata["tensordesc_meta"] = kernel.options.get("tensordesc_meta")
     notes = tuple(str(finding) for finding in found if not finding.fatal)
     return Compiled(made, metadata, notes[:MOST_FINDINGS]), done.cubin
+
+
+def _named(kernel: Kernel, values: Sequence[Any]) -> list[Any]:
+    """The parameters of a launch, pointers under the names that the kernel has for them."""
+    from kerneltune.tools.languages.triton.ttir.memory import Pointer
+
+    try:
+        params = next((entry.params for entry in parse(kernel.text).entries if entry.name == kernel.name), ())
+    except PtxError:  # the emulator will say so
+        return list(values)
+    if len(params) != len(values):
+        return list(values)
+    pairs = zip(values, params, strict=True)
+    return [replace(value, name=param.name) if isinstance(value, Pointer) else value for value, param in pairs]
+
+
+def _given(value: Any, choices: Iterator[Mapping[str, Any]]) -> tuple[Any, ...]:
+    """What the emulator is given for an argument."""
+    from kerneltune.tools.languages.ptx.sim.launch import HostMap
+    from kerneltune.tools.languages.triton.ttir.memory import DescriptorValue
+
+    if not isinstance(value, DescriptorValue):
+        return (value,)
+    return (HostMap(value, next(choices)), *value.shape, *value.strides)
 
 
 def _three(numbers: Sequence[int]) -> tuple[int, int, int]:

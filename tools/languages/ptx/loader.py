@@ -13,18 +13,18 @@ from typing import Any, Protocol
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
 from kerneltune.tools.languages.ptx.ir import Function, Module, PtxError, Variable, line_of, parse
+from kerneltune.tools.schema.messages import Lowered, Program
+from kerneltune.tools.schema.plan import described_rank
 
 # ---
-# Which language a candidate is written in. Pure.
+# Which candidates hold texts for it. Pure.
 
-_USES_LOADER = re.compile(
-    r"^\s*from (?:kerneltune|tools\.ptx) import .*\bPtxKernel\b|^\s*import kerneltune\b", re.MULTILINE
-)
+_IMPORTS_US = re.compile(r"^\s*(?:from (?:kerneltune|tools\.ptx) import|import kerneltune)\b", re.MULTILINE)
 
 
-def language_of(source: str) -> str:
-    """ "ptx" for a source that imports our loader, else "triton"."""
-    return "ptx" if _USES_LOADER.search(source) else "triton"
+def imports_loader(source: str, name: str) -> bool:
+    """Whether a source takes the loader of that name from this package."""
+    return _IMPORTS_US.search(source) is not None and re.search(rf"\b{name}\b", source) is not None
 
 
 def ptx_texts(source: str) -> list[str]:
@@ -49,6 +49,9 @@ _POINTEES = {
     "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "float8_e4m3fnuz": "fp8e4b8", "float8_e5m2fnuz": "fp8e5b16",
 }  # fmt: skip
 _FLOATS = {"f64": "fp64", "f32": "fp32", "b64": "fp64", "b32": "fp32", "f16": "fp16", "b16": "fp16"}
+
+
+TENSOR_MAP = "tensormap"
 
 
 class PtxLaunchError(Exception):
@@ -111,29 +114,38 @@ def _short(value: Any) -> str:
 
 
 def _misfit(entry: Function, param: Variable, what: str) -> PtxLaunchError:
-    return PtxLaunchError(
-        f"the parameter `.{param.type} {param.name}` of {entry.name} (PTX line {param.line}) is {what}"
-    )
+    place = f" (PTX line {param.line})" if param.line else ""
+    return PtxLaunchError(f"the parameter `.{param.type} {param.name}` of {entry.name}{place} is {what}")
 
 
 def mismatch(entry: Function, signature: Sequence[str]) -> str | None:
     """Return why values of these types cannot be what the entry takes, or None: asked again where nobody trusts the
     plan."""
-    if len(signature) != len(entry.params):
-        return f"{entry.name} takes {len(entry.params)} arguments, not {len(signature)}"
-    for param, kind in zip(entry.params, signature, strict=True):
-        if param.count is not None or param.nbytes != _nbytes(kind):
+    kinds = [kind for its in parameters_of(signature) for kind in its]
+    if len(kinds) != len(entry.params):
+        return f"{entry.name} takes {len(entry.params)} arguments, not {len(kinds)}"
+    for param, kind in zip(entry.params, kinds, strict=True):
+        if (param.count is not None) != (kind == TENSOR_MAP) or param.nbytes != _nbytes(kind):
             return f"the parameter `.{param.type} {param.name}` (PTX line {param.line}) cannot be given a {kind!r:.40}"
     return None
+
+
+def parameters_of(signature: Sequence[str]) -> list[tuple[str, ...]]:
+    """The parameters of an entry that each argument fills: of a tensor's descriptor a tensor map, its sizes and its
+    strides."""
+    ranks = [(kind, described_rank(kind)) for kind in signature]
+    return [(TENSOR_MAP, *["i32"] * rank, *["i64"] * rank) if rank else (kind,) for kind, rank in ranks]
 
 
 def _nbytes(kind: str) -> int:
     if kind.startswith("*"):
         return 8
+    if kind == TENSOR_MAP:
+        return 128
     letters = kind.rstrip("0123456789")
     digits = kind.removeprefix(letters)
     known = letters in ("i", "u", "fp") and digits in ("8", "16", "32", "64") and kind != "fp8"
-    return int(digits) // 8 if known else -1
+    return int(digits) // 8 if known else 1 if kind in ("i1", "u1") else -1
 
 
 # ---
@@ -223,6 +235,9 @@ class PtxLauncher(Protocol):
     ) -> int:
         """Which config a launch of `values` shall use; `run` launches with one of them."""
 
+    def lowered(self, program: Program) -> Lowered:
+        """PTX with one entry, of a program in another language. Raises NotCompiled."""
+
 
 _launcher: PtxLauncher | None = None
 _by_default: Callable[[], PtxLauncher] | None = None
@@ -240,7 +255,8 @@ def use_by_default(make: Callable[[], PtxLauncher]) -> None:
     _by_default = make
 
 
-def _in_charge() -> PtxLauncher:
+def in_charge() -> PtxLauncher:
+    """Where launches of this process go."""
     if _launcher is None:
         if _by_default is None:
             raise PtxLaunchError("nothing launches PTX in this process: import PtxKernel from kerneltune")
@@ -271,7 +287,7 @@ class PtxKernel:
         return lambda *args, **options: self._choose(grid, args, options)
 
     def _choose(self, grid: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        launcher = _in_charge()
+        launcher = in_charge()
 
         def run(config: Mapping[str, Any]) -> None:
             launcher.launch(self._bound(config, grid, args, **options))
@@ -280,11 +296,14 @@ class PtxKernel:
             if not self.configs:
                 run({})
                 return
-            key = self.entry or self._entry(self.configs[0])[1].name
-            run(self.configs[launcher.choose(key, args, self.configs, run)])
+            run(self.configs[launcher.choose(self._key(), args, self.configs, run)])
         except (PtxError, PtxLaunchError) as error:
-            error.whole = self.text
+            error.whole = error.whole or self.text
             raise
+
+    def _key(self) -> str:
+        """What its configs are called."""
+        return self.entry or self._entry(self.configs[0])[1].name
 
     def _entry(self, config: Mapping[str, Any]) -> tuple[str, Function]:
         text = render(self.text, config) if self.configs else self.text

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kerneltune.tools.languages.base import (
+    FILE,
     LaunchRecorder,
     NotCompiled,
     OptionCheck,
@@ -49,10 +50,11 @@ from kerneltune.tools.languages.triton.ttir.memory import Pointer
 from kerneltune.tools.languages.triton.ttir.waiting import may_wait
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import arch_number
-from kerneltune.tools.schema.messages import Compiled, Failure
+from kerneltune.tools.schema.messages import Compiled, Failure, Lowered, Program
 from kerneltune.tools.schema.plan import EVERYTHING, NOTHING, ArgEffect, Kernel, Launch
 from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
+_FOLDER = re.compile(r"^(?:/[^/:\n]*)*/(?=[^/:\n]+:\d+:)", re.MULTILINE)
 _ASSEMBLY = "// begin inline asm"
 _HIDDEN = re.compile(r'"(?:[^"\\\n]|\\[^\n])*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _ASSEMBLY_LINES = re.compile(r"\\0A|\\n")
@@ -121,7 +123,7 @@ _OPTIONS: Mapping[str, OptionCheck] = {
 
 
 class TritonLanguage:
-    """See `languages.base.Language`."""
+    """See `languages.base.Language` and `DeviceCode`."""
 
     name = "Triton"
     imports = ""
@@ -129,6 +131,9 @@ class TritonLanguage:
     wait = "gdc_wait()"
     max_bytes = 8 << 20
     warm_kernel = Kernel("warm", "ttir", _WARM_TTIR, ("*fp32",), {"num_warps": 4})
+
+    def wrote(self, source: str) -> bool:
+        return True
 
     def forbidden_option(self, options: Mapping[str, Json]) -> str | None:
         return forbidden_option(options, _OPTIONS)
@@ -157,7 +162,15 @@ class TritonLanguage:
 
         if not isinstance(error, CompilationError):
             return None
-        return Failure(Status.COMPILE_FAILED, str(error)[-4000:], _kernel_line(error), cause=Cause.COMPILER_ERROR)
+        first: BaseException = error  # of a function that was called; those around it only say where
+        while isinstance(first.__cause__, CompilationError):
+            first = first.__cause__
+        notes = (_FOLDER.sub("", str(note)[:4096]).strip() for note in getattr(error, "__notes__", ()))
+        message = "\n".join([*notes, str(first)[-3000:]])[:4000]
+        return Failure(Status.COMPILE_FAILED, message, _kernel_line(error), cause=Cause.COMPILER_ERROR)
+
+    def lower(self, program: Program, arch: str, folder: Path) -> Lowered:
+        raise NotCompiled(Failure(Status.REJECTED, "Triton comes out of the tracer as it is compiled"))
 
     def compile(self, kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:
         return _lowered(kernel, arch, folder)
@@ -239,19 +252,20 @@ def _parsed(text: str) -> TtirModule:
 
 
 def _kernel_line(error: BaseException) -> int | None:
-    """The line of a Triton compilation error: nodes count from the `def`, and `begin_line` is the one before it."""
-    causes: list[BaseException] = []
+    """The candidate's innermost line of a Triton compilation error: nodes count from the `def`, and `begin_line` is the
+    one before it."""
+    line: int | None = None
     current: BaseException | None = error
-    while current is not None and len(causes) < 10:
-        causes.append(current)
+    for _ in range(10):
+        if current is None:
+            break
+        frames = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(current.__traceback__)]
+        its = next((each for each in reversed(frames) if hasattr(each, "begin_line")), None)
+        node = getattr(current, "node", None)
+        if its is not None and node is not None and its.file_name == FILE:
+            line = int(its.begin_line) + int(node.lineno)
         current = current.__cause__ or current.__context__
-    for cause in reversed(causes):
-        node = getattr(cause, "node", None)
-        for frame, _ in traceback.walk_tb(cause.__traceback__):
-            begin = getattr(frame.f_locals.get("self"), "begin_line", None)
-            if begin is not None and node is not None:
-                return int(begin) + int(node.lineno)
-    return None
+    return line
 
 
 def foreign_ttir(text: str) -> str | None:

@@ -5,7 +5,9 @@ replaced: `triton.compiler.compile` (stops at TTIR), the compiled kernel (its `r
 (the tracer chooses the config; each config becomes a plan variant).
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import triton
@@ -14,7 +16,7 @@ from triton.runtime.autotuner import Autotuner
 
 from kerneltune.tools.languages.base import LaunchRecorder
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.messages import GLUON, Refused
+from kerneltune.tools.schema.messages import Refused
 from kerneltune.tools.schema.plan import (
     Kernel,
 )
@@ -58,13 +60,13 @@ class TracedKernel:
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         """`compiled[grid](*args)`, as in the official softmax tutorial."""
-        return lambda *args, stream=None: self._record(_grid3(grid), args)
+        return lambda *args, stream=None: self._record(grid3(grid), args)
 
     def _record(self, grid: tuple[Any, ...], values: tuple[Any, ...]) -> None:
-        self._log.launch(self.kernel_text, _grid3(grid), values, list(self.src.signature.values()))
+        self._log.launch(self.kernel_text, grid3(grid), values, list(self.src.signature.values()))
 
 
-def _grid3(grid: Any) -> tuple[int, int, int]:
+def grid3(grid: Any) -> tuple[int, int, int]:
     sizes = [int(n) for n in (grid if isinstance(grid, list | tuple) else (grid,))]
     if not 1 <= len(sizes) <= 3 or any(n < 0 for n in sizes):
         raise ValueError(f"a grid has 1 to 3 sizes, none negative, not {sizes}")
@@ -72,8 +74,9 @@ def _grid3(grid: Any) -> tuple[int, int, int]:
     return first, second, third
 
 
-def lower_to_ttir(src: ASTSource, target: Any, options: dict[str, Any]) -> tuple[str, Any, dict[str, Any]]:
-    """The front half of triton.compile: (TTIR text, options, metadata). Raises triton's CompilationError."""
+def front_half(src: ASTSource, target: Any, options: dict[str, Any]) -> tuple[str, Any, dict[str, Any]]:
+    """The front half of triton.compile: (text in TTIR, or TTGIR of Gluon, options, metadata). Raises triton's
+    CompilationError, with MLIR's diagnostics as its note."""
     from triton._C.libtriton import ir
 
     backend = make_backend(target)
@@ -83,14 +86,35 @@ def lower_to_ttir(src: ASTSource, target: Any, options: dict[str, Any]) -> tuple
     backend.load_dialects(context)
     stages: dict[str, Any] = {}
     backend.add_stages(stages, parsed, src.language)
-    if "ttir" not in stages:
-        raise Refused(GLUON)
-    module = src.make_ir(target, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context)
     metadata = {"target": target, **parsed.__dict__}
-    return str(stages["ttir"](module, metadata)), parsed, metadata
+    with _noted_diagnostics():
+        functions, modules = backend.get_codegen_implementation(parsed), backend.get_module_map()
+        text = str(stages[src.ext](src.make_ir(target, parsed, functions, modules, context), metadata))
+    return text, parsed, metadata
 
 
-def _signature(src: ASTSource) -> tuple[str, ...]:
+@contextlib.contextmanager
+def _noted_diagnostics() -> Iterator[None]:
+    """What native code writes to stderr becomes a note of the exception that follows: Triton asserts that MLIR found no
+    fault, and MLIR says there which."""
+    saved = os.dup(2)
+    told, into = os.pipe()  # a tracer has no folder to write in; MLIR's first fault fits into the 64 KiB of a pipe
+    os.dup2(into, 2)
+    os.close(into)
+    os.set_blocking(told, False)
+    try:
+        yield
+    except Exception as error:
+        with contextlib.suppress(BlockingIOError):
+            error.add_note(os.read(told, 4096).decode(errors="replace"))
+        raise
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(told)
+
+
+def signature_of(src: ASTSource) -> tuple[str, ...]:
     flat: list[str] = []
 
     def walk(kinds: Any) -> None:
@@ -104,7 +128,7 @@ def _signature(src: ASTSource) -> tuple[str, ...]:
     return tuple(flat)
 
 
-def _plain_options(parsed: Any, default: Any) -> dict[str, Json]:
+def plain_options(parsed: Any, default: Any) -> dict[str, Json]:
     kept = {name: getattr(parsed, name) for name in _ALWAYS_KEPT}
     for name in _KEPT_WHEN_SET:
         value = getattr(parsed, name, None)
@@ -142,14 +166,14 @@ def compile_stand_in(
             raise Refused("triton.compile of an IR file inside a candidate; launch a @triton.jit function instead")
         key = (src.hash(), repr(sorted((options or {}).items())))
         if key not in lowered:
-            lowered[key] = lower_to_ttir(src, target, options)
+            lowered[key] = front_half(src, target, options)
         text, parsed, metadata = lowered[key]
-        name = _kernel_name(text, src.name)
+        name = kernel_name(text, src.name)
         default = make_backend(target).parse_options({})
-        kept = _plain_options(parsed, default)
+        kept = plain_options(parsed, default)
         if problem := forbidden_option(kept):
             raise Refused(problem)
-        kernel = Kernel(name, "ttir", text, _signature(src), kept)
+        kernel = Kernel(name, "ttir", text, signature_of(src), kept)
         traced = TracedKernel(src, kernel, None, log)
         traced.metadata = _Metadata(metadata | {"name": name}, traced._report)
         return traced
@@ -157,7 +181,7 @@ def compile_stand_in(
     return compile
 
 
-def _kernel_name(text: str, fallback: str) -> str:
+def kernel_name(text: str, fallback: str) -> str:
     start = text.find("tt.func public @")
     return text[start + 16 : text.index("(", start)].strip('"') if start >= 0 else fallback
 

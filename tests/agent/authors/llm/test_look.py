@@ -12,7 +12,7 @@ from kerneltune.agent.authors.llm.prompts import TOPICS, RunPrompts, format_code
 from kerneltune.agent.authors.search.neighbours import CannotLower, Sketch
 from kerneltune.agent.models.types import ToolResults, User
 from kerneltune.tools.corpus import example
-from kerneltune.tools.languages.ptx.loader import language_of
+from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.schema.gpus import GPUS, Ceilings, gpu_for_arch
 from kerneltune.tools.schema.messages import Baselines, PtxReply, SassReply
 from kerneltune.tools.schema.sass import SassInstruction, by_line, hot_code

@@ -12,7 +12,7 @@ from kerneltune.agent.authors.llm import prompts as texts
 from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble, both_ends
 from kerneltune.agent.settings import Language
 from kerneltune.tools import languages
-from kerneltune.tools.languages.base import language_in, prompt_of
+from kerneltune.tools.languages.base import language, prompt_of
 from kerneltune.tools.receipt import HIDDEN
 from kerneltune.tools.schema.gpus import GPUS
 from kerneltune.tools.schema.task import TensorSpec
@@ -32,6 +32,7 @@ from tests.agent.authors.llm.run_parts import (
     workbench,
     wrong,
 )
+from tests.prompts.renderings import ARCHES
 
 _CHARACTERS_PER_TOKEN = 4
 MOST_OF_A_HISTORY = 5_500  # tokens, but for the source that it shows
@@ -64,32 +65,33 @@ def spoken_in(system: str) -> str:
 
 
 @pytest.mark.usefixtures("forked_workers")
-def test_the_example_of_the_ptx_prompt_is_right() -> None:
+@pytest.mark.parametrize("language", ["ptx", "cuda", "gluon"])
+def test_the_example_of_a_language_s_prompt_is_right(language: str) -> None:
     example = re.search(
-        r"```python\n(.+?)```", spoken_in(RunPrompts(workbench(), "sm_90", None, "ptx").system), re.DOTALL
+        r"```python\n(.+?)```", spoken_in(RunPrompts(workbench(), "sm_90", None, language).system), re.DOTALL
     )
     assert example is not None
-    assert kerneltune.bench(example[1], "row_sum").accepted
+    assert kerneltune.bench(example[1], "softmax" if language == "gluon" else "row_sum").accepted
 
 
 def test_a_language_is_known_to_models_and_to_the_command_line_by_its_folder_alone() -> None:
     folders = {path.parent.name for path in Path(languages.__file__).parent.glob("*/language.py")}
-    assert folders == set(get_args(Language)) == set(languages.FOLDERS.values())
+    assert folders == set(get_args(Language)) == set(languages.FOLDERS)
     for folder in folders:
-        spoken = language_in(folder)
+        spoken = language(folder)
         system = RunPrompts(workbench(), "sm_90", "NVIDIA H200", folder).system
         assert f"You write {spoken.name} kernels for" in system
         imports = ", ".join(filter(None, ["torch, triton, numpy", spoken.imports]))
         assert f"It imports {imports} and the standard library" in system
         plain = [line for line in prompt_of(folder).splitlines() if line.startswith("- ") and "{" not in line]
         assert len(plain) > 3
-        products = RunPrompts(with_products(), "sm_90", "NVIDIA H200", folder).system
+        products = "\n".join(RunPrompts(with_products(), arch, None, folder).system for arch in ARCHES)
         assert all(line in products for line in plain)
 
 
 def test_an_unknown_language_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'cuda'.*triton, ptx"):
-        RunPrompts(workbench(), "sm_90", None, "cuda")
+    with pytest.raises(ValueError, match=r"'fortran'.*triton, gluon, ptx, cuda"):
+        RunPrompts(workbench(), "sm_90", None, "fortran")
 
 
 def test_numbers_are_those_of_the_gpu_that_times_and_not_of_its_generation() -> None:

@@ -18,6 +18,7 @@ from kerneltune.tools.languages.ptx.checks import findings
 from kerneltune.tools.languages.ptx.loader import PtxLaunch, entry_of
 from kerneltune.tools.languages.ptx.sim.launch import run
 from kerneltune.tools.languages.triton.ttir.memory import Pointer
+from kerneltune.tools.schema.messages import Lowered, Program
 from tests.agent.shell import optimize
 
 TASKS = ("softmax", "rms_norm", "swiglu")
@@ -38,6 +39,10 @@ class Launches:
     def launch(self, launch: PtxLaunch) -> None:
         """Keep it."""
         self.seen.append(launch)
+
+    def lowered(self, program: Program) -> Lowered:
+        """The library is PTX already."""
+        raise AssertionError(program.language)
 
     def choose(
         self,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.languages.base import language
+from kerneltune.tools.languages.base import device_code
 from kerneltune.tools.languages.ptx import parse
 from kerneltune.tools.languages.ptx.checks import effects, waits_for_earlier, written_variables
 from kerneltune.tools.sandbox.workers import Machine
@@ -82,7 +82,7 @@ def test_copies_between_spaces_read_and_write_their_sides() -> None:
 def test_what_cannot_be_read_has_every_effect(text: str) -> None:
     assert effects(text, "relu") is None
     kernel = Kernel("relu", "ptx", text, ("*fp32", "*fp32", "i32"))
-    assert [(e.reads, e.writes) for e in language(kernel.language).effects(kernel)] == [
+    assert [(e.reads, e.writes) for e in device_code(kernel.language).effects(kernel)] == [
         (True, True),
         (True, True),
         (False, False),
@@ -132,7 +132,7 @@ def test_the_effects_of_triton_s_ptx_are_those_of_its_ttir_or_wider(
         ptx = triton.compile(str(path), target=GPUTarget("cuda", 90, 32)).asm["ptx"]
         found = effects(ptx, kernel.name)
         assert found is not None
-        pairs = zip(kernel.signature, language(kernel.language).effects(kernel), found, strict=False)
+        pairs = zip(kernel.signature, device_code(kernel.language).effects(kernel), found, strict=False)
         for known, (reads, writes) in ((known, both) for kind, known, both in pairs if kind.startswith("*")):
             assert (known.reads <= reads, known.writes <= writes) == (True, True)
             assert writes == known.writes  # and no wider where it matters most

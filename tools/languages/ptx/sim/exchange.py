@@ -1,13 +1,14 @@
 """Instructions between threads and memory: loads and stores, atomics, exchanges inside a warp, and asynchronous
 copies: bulk ones, which barriers in shared memory wait for, and those in groups."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from kerneltune.tools.languages.ptx.ir import Address, Operand, Symbol, bits_of
+from kerneltune.tools.languages.ptx.ir import Address, Operand, Symbol, Vector, bits_of
 from kerneltune.tools.languages.ptx.sim.machine import (
     LANE_BITS,
     WARP,
@@ -17,6 +18,7 @@ from kerneltune.tools.languages.ptx.sim.machine import (
     Lanes,
     Read,
     Run,
+    TensorMap,
     WarpMachine,
 )
 from kerneltune.tools.languages.ptx.sim.values import (
@@ -511,6 +513,31 @@ def _wait(ins: Ins) -> Run:
     return run
 
 
+def _of_lanes(copies: InFlight) -> Iterator[list[int]]:
+    """For each bulk copy of a piece of a tensor its lane and its columns."""
+    yield from (list(map(int, row)) for row in zip(copies.lanes, *copies.columns, strict=True))
+
+
+def _move_boxes(
+    m: WarpMachine, copies: InFlight, maps: Mapping[int, TensorMap], source: str
+) -> Iterator[tuple[int, int]]:
+    """Boxes of tensors are copied, as `_move` copies pieces of plain memory."""
+    for lane, shared, map_at, _, _, *corner in _of_lanes(copies):
+        its = maps[map_at]
+        at, inside = its.elements(corner)
+        lines = its.lines(shared)
+        by_line, by_element = (m.everyone.only(np.full(n, lane)) for n in (len(lines), int(inside.sum())))
+        with m.memory.shadow.off():
+            if source == "global":
+                raw = np.full((len(at), its.item), its.fill, np.uint8)
+                raw[inside] = m.memory.read("global", at[inside], its.item, copies.ins, by_element)
+                m.memory.write("shared", lines, raw.reshape(-1, 16), copies.ins, by_line)
+            else:
+                raw = m.memory.read("shared", lines, 16, copies.ins, by_line).reshape(-1, its.item)
+                m.memory.write("global", at[inside], raw[inside], copies.ins, by_element)
+        yield lane, its.nbytes
+
+
 def _pieces(m: WarpMachine, copies: InFlight) -> Iterator[tuple[int, int, Lanes, Array, Array]]:
     """For each bulk copy its lane, its bytes, and who makes it in accesses of 16 bytes, to and from which addresses."""
     for lane, target, source, nbytes in zip(*(c.tolist() for c in (copies.lanes, *copies.columns[:3])), strict=True):
@@ -520,6 +547,9 @@ def _pieces(m: WarpMachine, copies: InFlight) -> Iterator[tuple[int, int, Lanes,
 
 def _move(m: WarpMachine, copies: InFlight, source: str, target: str) -> Iterator[tuple[int, int]]:
     """Bulk copies happen, one after the other. Yields the lane of each, and its bytes."""
+    if copies.maps is not None:
+        yield from _move_boxes(m, copies, copies.maps, source)
+        return
     for lane, nbytes, who, to, at in _pieces(m, copies):
         with m.memory.shadow.off():
             m.memory.write(target, to, m.memory.read(source, at, 16, copies.ins, who), copies.ins, who)
@@ -637,6 +667,8 @@ def _bulk(ins: Ins) -> Run:
     if ins.flag("wait_group"):
         count = ins.bits(ins.operands[0], "b32")
         return lambda m: _deliver(m, int(count(m).flat[0]))
+    if ins.flag("tensor"):
+        return _tensor(ins)
     inward = ins.ins.modifiers[2:3] != ("global",)
     if inward and "global" not in ins.ins.modifiers:
         raise unsupported(ins.ins, "a copy from shared memory to shared memory")
@@ -659,6 +691,45 @@ def _bulk(ins: Ins) -> Run:
             m.memory.check(out_of, at, 16, ins.ins, who)
             if not inward and nbytes:
                 m.memory.shadow.sent(int(m.blocks[lane]), int(at[0]) & 0xFFFFFFFF, nbytes, ins.ins)
+
+    return run
+
+
+def _tensor(ins: Ins) -> Run:
+    """cp.async.bulk.tensor: a box of a tensor, which a tensor map among the parameters describes; what lies outside of
+    the tensor is filled in, or stays as it is."""
+    inward = ins.ins.modifiers[4:5] != ("global",)
+    rank = int(ins.one_of(tuple(f"{n}d" for n in range(1, 6)))[:1] or 0)
+    ins.ignore(*SHARED, "global", "mbarrier::complete_tx::bytes", "bulk_group", "tile")
+    operands = without_policy(ins)
+    ins.understood()
+    described, plain = (operands[1], operands[0]) if inward else (operands[0], operands[1])
+    corner = described.more[0] if isinstance(described, Address) and described.more else None
+    if not isinstance(described, Address) or not isinstance(corner, Vector) or len(corner.items) != rank:
+        raise unsupported(ins.ins, "a tensor's box without as many coordinates as it has dimensions")
+    places = [ins.bits(item, "b32") for item in corner.items]
+    map_at, shared = ins.address(replace(described, more=())), ins.address(plain, small=True)
+    barrier_at = _barrier_address(ins, operands[2]) if inward else None
+    maps = ins.scope.maps
+
+    def run(m: WarpMachine) -> None:
+        watch = m.full(barrier_at(m)) & 0xFFFFFFFF if barrier_at is not None else np.zeros(m.n, np.int64)
+        where, which = m.full(shared(m)), m.full(map_at(m))
+        if unknown := set(which.tolist()) - maps.keys():
+            raise unsupported(ins.ins, f"a tensor map at {min(unknown):#x}, which is no argument")
+        sizes = np.array([maps[int(at)].nbytes for at in which])
+        corners = [m.full(read(m)).astype(np.uint32).view(np.int32).astype(np.int64) for read in places]
+        queue = m.bulk if inward else m.sent
+        copies = queue.begin(m, ins, (where, which, sizes, watch, *corners), maps=maps)
+        for lane, start, map_place, nbytes, *_ in _of_lanes(copies):
+            lines = maps[map_place].lines(start)
+            if start % 128 or rank != len(maps[map_place].box):
+                raise IllFormed(
+                    f"{place(ins.ins)}: shared memory at {start:#x} or the number of coordinates does not fit"
+                )
+            m.memory.check("shared", lines, 16, ins.ins, m.everyone.only(np.full(len(lines), lane)))
+            if not inward:
+                m.memory.shadow.sent(int(m.blocks[lane]), start & 0xFFFFFFFF, nbytes, ins.ins)
 
     return run
 

@@ -1,8 +1,9 @@
 """Launches: a function as steps, their schedule over warps and barriers, and blocks with their arguments."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from kerneltune.tools.languages.ptx.sim.machine import (
     Run,
     Scope,
     Shape,
+    TensorMap,
     WarpMachine,
 )
 from kerneltune.tools.languages.ptx.sim.matrix import MATRIX_SYNC
@@ -48,7 +50,7 @@ from kerneltune.tools.languages.ptx.sim.values import (
     unsupported,
 )
 from kerneltune.tools.languages.triton.ttir.ir import Array, AssertFailed, InterpreterError, StepLimit
-from kerneltune.tools.languages.triton.ttir.memory import AddressSpace, Pointer
+from kerneltune.tools.languages.triton.ttir.memory import AddressSpace, DescriptorValue, Pointer
 
 # ---
 # A function of PTX as steps that the scheduler runs: plain ones change registers and memory, the others say who goes
@@ -84,6 +86,8 @@ class EmulatedStep:
     mask: Read | None = None
     target: int = 0
     barrier: Barrier | None = None
+    targets: tuple[int, ...] = ()  # of a branch that `index` chooses
+    index: Read | None = None
 
 
 def steps_of(function: Function, scope: Scope) -> list[EmulatedStep]:
@@ -137,6 +141,11 @@ def _build(ins: Instruction, scope: Scope) -> EmulatedStep:
         return EmulatedStep(ins, EXIT, nothing(what), guard)
     if ins.opcode == "bra":
         return EmulatedStep(ins, BRANCH, nothing(what), guard, target=_label(ins, ins.operands[0], scope))
+    if ins.opcode == "brx":
+        what.ignore("idx", "uni")
+        places = scope.tables.get(getattr(ins.operands[1], "name", ""), ())
+        targets = tuple(_label(ins, Symbol(name), scope) for name in places)
+        return EmulatedStep(ins, BRANCH, nothing(what), guard, targets=targets, index=what.bits(ins.operands[0], "b32"))
     if ins.opcode in ("bar", "barrier") and not what.flag("warp"):
         return EmulatedStep(ins, BARRIER, nothing(what), guard, barrier=_barrier(what))
     name = "bar.warp" if ins.opcode == "bar" else ins.opcode
@@ -340,6 +349,13 @@ class Schedule:
 
     def _branch(self, step: EmulatedStep, pc: int, taking: Array | None) -> int:
         m, numbers = self.m, self.m.lanes.numbers
+        if step.index is not None:
+            which, some = m.full(step.index(m)).astype(np.int64), slice(None) if taking is None else taking
+            if (which[some] >= len(step.targets)).any():
+                raise IllFormed(f"{place(step.ins)}: entry {int(which[some].max())} of {len(step.targets)}")
+            m.pcs[numbers] = pc + 1
+            m.pcs[numbers[some]] = np.array(step.targets)[which[some]]
+            return -1
         if taking is None:
             if self.alone or pc < step.target <= self.until:
                 return step.target
@@ -454,7 +470,16 @@ class Schedule:
 # ---
 # Runs an entry over its grid, many blocks at a time.
 
-Argument = Pointer | int | float | bool
+
+@dataclass(frozen=True)
+class HostMap:
+    """An argument that is a tensor map: the descriptor that it is of, and what the compiler chose for it."""
+
+    descriptor: DescriptorValue
+    choice: Mapping[str, Any]
+
+
+Argument = Pointer | int | float | bool | HostMap
 LANES = 1 << 15  # of a batch: enough to hide Python's overhead, few enough to stay in the caches
 REGISTER_BYTES = 1 << 29  # of a batch, if every register were used
 BATCH_WORK = 250  # what setting up a batch costs, in instructions
@@ -532,6 +557,7 @@ def _batches(launch: PtxLaunch, scope: Scope) -> Iterator[Array]:
 def _lay_out(module: Module, function: Function, launch: PtxLaunch, space: AddressSpace) -> Scope:
     slots = {name: i for i, name in enumerate(function.registers)}
     scope, dynamic = Scope(slots, list(function.registers.values()), labels_of(function)), []
+    scope.tables |= {item.name: item.targets for item in function.body if isinstance(item, Label) and item.targets}
     for variable in (*module.variables, *function.variables):
         if variable.space == "shared" and variable.extern:
             dynamic.append(variable)
@@ -579,12 +605,29 @@ def _params(function: Function, args: Sequence[Argument], scope: Scope, space: A
         align = param.align if param.align and not param.ptr else type_bytes(param.type)
         data += bytes(-len(data) % align)
         scope.name(param, "param", PARAM + len(data))
+        if isinstance(value, HostMap):
+            scope.maps[PARAM + len(data)] = _mapped(value, space)
         data += _packed(param, value, number, space)
     data += bytes(-len(data) % 16)
     return np.frombuffer(data, np.uint8)
 
 
+def _mapped(value: HostMap, space: AddressSpace) -> TensorMap:
+    """A tensor map as the driver would encode it: see `backends.cuda.driver.tensor_map`."""
+    its, item = value.descriptor, int(value.choice["elem_size"])
+    sizes = tuple(its.shape[::-1])
+    if value.choice["fp4_padded"] or not len(sizes) == len(its.strides) == len(value.choice["block_size"]):
+        raise Unsupported("a tensor map of this kind")
+    strides, box = tuple(item * n for n in its.strides[::-1]), tuple(value.choice["block_size"][::-1])
+    if box[0] * item % 16:
+        raise Unsupported("a tensor map whose boxes have no whole lines of 16 bytes")
+    fill = 0xFF if its.padding == "nan" else 0
+    return TensorMap(space.place(its.base), item, sizes, strides, box, int(value.choice["swizzle"]), fill)
+
+
 def _packed(param: Variable, value: Argument, number: int, space: AddressSpace) -> bytes:
+    if isinstance(value, HostMap):
+        return bytes(param.nbytes)  # nothing but copies can tell what it holds
     if param.count is not None:
         raise Unsupported(f"argument {number} ({param.name}) is an array of {param.nbytes} bytes")
     if isinstance(value, Pointer):

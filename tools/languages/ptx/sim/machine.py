@@ -391,8 +391,9 @@ class InFlight:
     """What one instruction of some lanes has begun, which a wait of theirs ends: a row of each column for each lane.
 
     Of cp.async: targets, sources, and how many of the `width` bytes at a target come from the source (the rest is
-    zero). Of bulk copies: targets, sources, bytes, and the mbarrier that counts them, if one does. Of wgmma: the bits
-    of the registers at `slots`, which do not hold their sum yet.
+    zero). Of bulk copies: targets, sources, bytes, and the mbarrier that counts them, if one does; of boxes of tensors
+    places in shared memory, of `maps`, bytes, mbarrier, coordinates. Of wgmma: the bits of the registers at `slots`,
+    which do not hold their sum yet.
     """
 
     ins: Instruction
@@ -401,6 +402,7 @@ class InFlight:
     columns: tuple[Array, ...]
     width: int = 0
     slots: tuple[int, ...] = ()
+    maps: Mapping[int, TensorMap] | None = None
 
     def only(self, which: Array) -> InFlight:
         """The part of some lanes."""
@@ -416,11 +418,17 @@ class InFlightQueue:
         self._groups = np.zeros(lanes, np.int64)  # that each lane has committed
 
     def begin(
-        self, m: WarpMachine, ins: Ins, columns: tuple[Array, ...], width: int = 0, slots: tuple[int, ...] = ()
+        self,
+        m: WarpMachine,
+        ins: Ins,
+        columns: tuple[Array, ...],
+        width: int = 0,
+        slots: tuple[int, ...] = (),
+        maps: Mapping[int, TensorMap] | None = None,
     ) -> InFlight:
         """Let the lanes at work begin something."""
         numbers = m.lanes.numbers
-        self.items.append(InFlight(ins.ins, numbers, self._groups[numbers], columns, width, slots))
+        self.items.append(InFlight(ins.ins, numbers, self._groups[numbers], columns, width, slots, maps))
         return self.items[-1]
 
     def commit(self, m: WarpMachine) -> None:
@@ -622,11 +630,48 @@ Read = Callable[[WarpMachine], Array]
 Write = Callable[[WarpMachine, Array], None]
 
 
+@dataclass(frozen=True)
+class TensorMap:
+    """What a tensor map says, the innermost dimension first: where the tensor begins, bytes of an element, its sizes,
+    strides in bytes, the sizes of a box; how lines of 16 bytes are swizzled in shared memory (`swizzle` bits of their
+    numbers), and what stands for what lies outside."""
+
+    address: int
+    item: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+    fill: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a box."""
+        return math.prod(self.box) * self.item
+
+    def elements(self, corner: Sequence[int]) -> tuple[Array, Array]:
+        """Of a box at that corner, in the order of shared memory: the address of each element, and whether it lies
+        inside of the tensor."""
+        number, at = np.arange(math.prod(self.box)), np.full(math.prod(self.box), self.address)
+        inside = np.ones(len(number), bool)
+        for first, size, stride, width in zip(corner, self.sizes, self.strides, self.box, strict=True):
+            place, number = first + number % width, number // width
+            inside &= (place >= 0) & (place < size)
+            at = at + place * stride
+        return at, inside
+
+    def lines(self, address: int) -> Array:
+        """Where the box's lines of 16 bytes lie in shared memory."""
+        at = address + np.arange(0, self.nbytes, 16)
+        return at ^ ((at >> 7 & (1 << self.swizzle) - 1) << 4)
+
+
 @dataclass
 class Scope:
     """What names mean in a function. `slots`, `kinds`: number and type of each register; `labels`: where they stand;
     `symbols`, `spaces`: address and state space of each variable and parameter; `sizes`: bytes of shared memory (a
-    block) and local memory (a thread)."""
+    block) and local memory (a thread); `maps`: tensor maps by their address among the parameters; `tables`: labels by
+    the name of their table."""
 
     slots: Mapping[str, int]
     kinds: Sequence[str]
@@ -634,6 +679,8 @@ class Scope:
     symbols: dict[str, int] = field(default_factory=dict)
     spaces: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=lambda: {"shared": 0, "local": 0})
+    maps: dict[int, TensorMap] = field(default_factory=dict)
+    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def name(self, variable: Variable, space: str, address: int) -> None:
         """Set the address and state space of a variable."""

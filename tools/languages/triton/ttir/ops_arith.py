@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from kerneltune.tools.languages.base import NotInterpreted, language
+from kerneltune.tools.languages.base import NotInterpreted, device_code
 from kerneltune.tools.languages.triton.ttir.frame import Frame, Handler
 from kerneltune.tools.languages.triton.ttir.ir import (
     Array,
@@ -517,7 +517,7 @@ def inline_asm(frame: Frame, op: Op, args: list[Array]) -> list[Array]:
     kernel = _kernel(text, _constraints(op), registers, len(results))
     pointers = [Pointer(buffer, 0, f"operand {at}") for at, buffer in enumerate((*results, *operands))]
     try:
-        language("ptx").interpret(kernel, (threads // _BLOCK, 1, 1), pointers, Launch(0, (1, 1, 1), ()))
+        device_code("ptx").interpret(kernel, (threads // _BLOCK, 1, 1), pointers, Launch(0, (1, 1, 1), ()))
     except NotInterpreted as error:
         if error.problem == "step_limit":
             raise StepLimit(f"{op.name}: {error}") from error

@@ -52,7 +52,7 @@ def test_a_plan_with_a_ptx_kernel_is_replayed() -> None:
 @pytest.mark.parametrize(
     ("change", "problem", "words"),
     [
-        (("out_of, i, most", "out_of, i, 201"), "out_of_bounds", "byte 800 of argument 1, which has 800"),
+        (("out_of, i, most", "out_of, i, 201"), "out_of_bounds", "byte 800 of x, which has 800"),
         (("ld.global.f32 v, [p]", "ld.global.f32 v, [p+2]"), "misaligned", "ld.global.f32 needs 4-byte alignment"),
         (("mul.f32 v, v, f", "top: bra top"), "step_limit", "no end in sight"),
         (("@out_of ret", "@out_of trap"), "assert_failed", "trap, PTX line"),

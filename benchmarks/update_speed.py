@@ -1,12 +1,13 @@
-"""What it takes to trace and to assemble one candidate with PTX, all cases of its task, workers warm.
+"""What it takes to trace and to compile one candidate in whatever language, workers warm, for its cases or one.
 
-python -m benchmarks.ptx_speed FILE --task softmax [--repeats 20] [--json]
+python -m benchmarks.update_speed FILE --task softmax [--case main] [--repeats 20] [--json]
 """
 
 import argparse
 import json
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kerneltune.tools.judge.correctness.problem import describe
@@ -17,15 +18,18 @@ from kerneltune.tools.task.load import find_task
 from kerneltune.tools.update import Update, UpdateLimits, Updater
 
 
-def measured(file: Path, task: str, repeats: int) -> list[Update]:
-    """One update after another; a comment makes each source new. Raises TaskError, AssertionError where one fails."""
+def measured(file: Path, task: str, case: str, repeats: int) -> list[Update]:
+    """One update after another; its text moves down each time, so that it is compiled anew.
+
+    Raises TaskError, AssertionError where one fails.
+    """
     found: list[Update] = []
+    spec = describe(find_task(task))
+    spec = replace(spec, cases=tuple(each for each in spec.cases if case in ("", each.name)))
     with workers.started() as machine:
-        updater = Updater(
-            describe(find_task(task)), DEFAULT_ARCH, machine.tracer, machine.compiler, UpdateLimits(max_variants=1)
-        )
+        updater = Updater(spec, DEFAULT_ARCH, machine.tracer, machine.compiler, UpdateLimits(max_variants=1))
         for number in range(repeats + 1):
-            done = updater.update(f"{file.read_text()}\n# {number}\n")
+            done = updater.update("\n" * number + file.read_text())
             assert done.failure is None, done.failure
             found.append(done)
     return found[1:]  # the first warms the workers
@@ -36,10 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--task", default="softmax")
+    parser.add_argument("--case", default="")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
-    updates = measured(given.file, given.task, given.repeats)
+    updates = measured(given.file, given.task, given.case, given.repeats)
     times = {
         "trace_s": [u.trace_s for u in updates],
         "compile_s": [u.compile_s for u in updates],
@@ -47,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     told = {name: [min(t), statistics.median(t), max(t)] for name, t in times.items()}
     if given.json:
-        print(json.dumps({"file": str(given.file), "task": given.task, "times": told, "versions": versions()}))
+        asked = {"file": str(given.file), "task": given.task, "case": given.case}
+        print(json.dumps({**asked, "times": told, "versions": versions()}))
         return
     for name, (least, median, most) in told.items():
         print(f"{name}: median {median:.3f} s ({least:.3f} to {most:.3f}) of {given.repeats}")

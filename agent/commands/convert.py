@@ -1,0 +1,70 @@
+"""`optimize convert`: a candidate from a person's CUDA C++, whose launchers become Python. It is read and not run."""
+
+import json as jsonlib
+import os
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.text import Text
+
+from kerneltune.agent.commands import AsJson
+from kerneltune.agent.view.output import standard_page
+from kerneltune.tools.schema.codec import one_line, read_file, shell_word
+from kerneltune.tools.schema.errors import UsageError
+
+command = App(
+    name="convert",
+    help_epilogue="""
+Examples:
+    optimize convert softmax.cu                  kernels and launchers, as softmax_cuda.py
+    optimize convert mine.py -o mine_cuda.py     a file that builds them by load_inline
+
+Device code stays as it is. Launchers (`kernel<<<grid, block>>>(...)`) become
+Python functions that launch it by CudaKernel.
+""",
+)
+
+
+@command.default
+def convert(
+    source: Annotated[str, Parameter(help="FILE.cu, or a FILE.py that calls load_inline.")],
+    /,
+    *,
+    output: Annotated[
+        Path | None,
+        Parameter(metavar="FILE", name=["--output", "-o"], help="The file to write; NAME_cuda.py by default."),
+    ] = None,
+    overwrite: Annotated[bool, Parameter(help="Replace the file if there is one.", negative="")] = False,
+    json: AsJson = False,
+) -> int:
+    """Write a candidate from CUDA C++ with a launcher.
+
+    Lines with LOOK want a person.
+
+    Exit code 0: written; 2: bad input, or not of the common form.
+    """
+    from kerneltune.tools.languages.cuda.convert import CannotConvert, converted, converted_python
+
+    given = Path(os.path.expanduser(source))
+    path = output or Path(f"{given.stem}_cuda.py")
+    if not overwrite and path.exists():
+        raise UsageError(f"{path} is there already: -o FILE names another, --overwrite replaces it")
+    try:
+        text = read_file(given).decode("utf-8-sig")
+        made = converted_python(text) if given.suffix == ".py" else converted(text, given.name)
+        path.write_text(made, encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{source}: {error}") from error
+    except CannotConvert as error:
+        raise UsageError(f"{source}: {error}") from error
+    looks = [(number, line.strip()) for number, line in enumerate(made.split("\n"), 1) if "# LOOK" in line]
+    if json:
+        told = {"type": "convert", "schema_version": 1, "path": str(path), "origin": source}
+        print(jsonlib.dumps(told | {"looks": [{"line": n, "guess": line} for n, line in looks]}, indent=2))
+        return 0
+    page = standard_page(colour=True)
+    page.print(f"wrote {path} from {source}")
+    page.print(*(Text(f"  line {number}: {one_line(line)}", style="yellow") for number, line in looks))
+    page.print(Text(f"next: optimize bench {shell_word(str(path))} --task TASK", style="cyan"))
+    return 0

@@ -1,0 +1,1 @@
+"""CUDA C++ as text that NVRTC lowers to PTX."""

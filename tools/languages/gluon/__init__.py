@@ -1,0 +1,1 @@
+"""Gluon: Triton with layouts, barriers and asynchronous copies said by the author."""
