@@ -23,7 +23,7 @@ from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, TrustTask, Ve
 from kerneltune.agent.events import RunStarted, Updated, Verified
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.agent.record.folder import folder_of, receipt_path
-from kerneltune.agent.record.query import Filter, RunSummary
+from kerneltune.agent.record.query import Filter, RunSummary, is_number
 from kerneltune.agent.record.trajectory import Conversation, Message, trajectory
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
@@ -33,10 +33,10 @@ from kerneltune.agent.view.output import (
     columns,
     facts,
     heading,
-    print_note,
     run_json,
     short,
     standard_page,
+    status_line,
 )
 from kerneltune.tools.reflect import evidence_in_words
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line, read_file
@@ -69,13 +69,14 @@ command = App(
     name="show",
     help_epilogue="""
 Examples:
-    optimize show 20260101-120000-softmax-ab12       a run and its attempts
-    optimize show 20260101-12 --verdict wrong        the start of an id does
-    optimize show 20260101-120000-softmax-ab12/7     an attempt
-    optimize show 20260101-120000-softmax-ab12/7 --source > mine.py
-    optimize show 20260101-120000-softmax-ab12/7 --conversation
-    optimize show 20260101-120000-softmax-ab12/7 --sass --against 20260101-120000-softmax-ab12/3
-    optimize show 20260101-120000-softmax-ab12 --ptx > best.ptx
+    optimize show last                        the latest run and its attempts
+    optimize show softmax --verdict wrong     the latest run of that task
+    optimize show 20260101-12/7               an attempt; the start of an id does
+    optimize show 7 --against 1               two attempts of the latest run
+    optimize show last/7 --source > mine.py
+    optimize show last/7 --conversation
+    optimize show last/7 --sass --against 3
+    optimize show last --ptx > best.ptx
 """,
 )
 
@@ -84,7 +85,7 @@ Examples:
 def show(
     name: Annotated[
         str,
-        Parameter(help="A run, or RUN/NUMBER for an attempt, or the start of either."),
+        Parameter(help="A run, or RUN/NUMBER for an attempt: an id or its start, last, -2, a task's name."),
     ],
     /,
     *,
@@ -97,7 +98,7 @@ def show(
     trust_task: TrustTask = False,
     against: Annotated[
         str | None,
-        Parameter(metavar="ATTEMPT", help="With --sass or --ptx: what differs from this one."),
+        Parameter(metavar="ATTEMPT", help="Compare with this one; with --sass or --ptx, what both compile to."),
     ] = None,
     verdict: Verdict = None,
     min_speedup: MinSpeedup = None,
@@ -114,16 +115,16 @@ def show(
 
     parts = Parts(source, diff, conversation, receipt, sass, ptx, against)
     wanted = Filter(verdict=verdict, min_speedup=min_speedup)
-    if against is not None and not parts.is_compiled:
-        raise UsageError("--against compares what two attempts compile to: give --sass or --ptx with it")
     page = standard_page(colour=choose_view(environment(), is_terminal=sys.stdout.isatty()).colour)
     with Store.open(settings.runs_dir, to_look=True) as store:
-        if "/" not in name and not parts.of_attempt:
+        if not ("/" in name or is_number(name) or parts.of_attempt):
             _show_run(store, store.find_run(name), parts, wanted, page, json=json)
             return 0
         if wanted != Filter():
             raise UsageError("--verdict and --min-speedup choose attempts of a run: give them with a run's id alone")
         attempt_id = store.find_attempt_id(name)
+        if against is not None:
+            parts = replace(parts, against=store.find_attempt_id(_in_run_of(attempt_id, against)))
         if parts.is_compiled:
             _show_compiled(store, attempt_id, parts, settings, page, json=json, trust_task=trust_task)
         else:
@@ -131,10 +132,15 @@ def show(
     return 0
 
 
+def _in_run_of(attempt_id: str, named: str) -> str:
+    """An attempt as a person named it beside another: a number alone is one of the same run."""
+    return f"{attempt_id.rpartition('/')[0]}/{named}" if named.isdecimal() else named
+
+
 @dataclass(frozen=True)
 class Parts:
     """What of an attempt was asked for by name; nothing stands for all but the conversation and what it compiles to.
-    `against`: another attempt, from which `sass` and `ptx` are told apart."""
+    `against`: the id of another attempt, with which it is compared."""
 
     source: bool = False
     diff: bool = False
@@ -147,7 +153,7 @@ class Parts:
     @property
     def of_attempt(self) -> bool:
         """Whether only an attempt has it: of a run, its best is meant."""
-        return self.source or self.diff or self.receipt or self.is_compiled
+        return self.source or self.diff or self.receipt or self.is_compiled or self.against is not None
 
     @property
     def is_compiled(self) -> bool:
@@ -182,6 +188,8 @@ def _show_run(store: "Store", run_id: str, parts: Parts, wanted: Filter, page: P
 
 def _show_attempt(store: "Store", attempt_id: str, parts: Parts, page: Page, *, json: bool) -> None:
     shown = _shown(store, attempt_id)
+    if parts.against is not None:
+        return _show_comparison(store.find_attempt(parts.against)[1], shown.record, parts, page, json=json)
     if json:
         conversation = _until(store, shown) if parts.conversation and shown.record.conversation else None
         return print(jsonlib.dumps(attempt_json(shown, conversation), allow_nan=False))
@@ -198,6 +206,40 @@ def _show_attempt(store: "Store", attempt_id: str, parts: Parts, page: Page, *, 
     return None
 
 
+def _show_comparison(other: Attempt, record: Attempt, parts: Parts, page: Page, *, json: bool) -> None:
+    """Two attempts beside each other, and what differs in their sources."""
+    if parts.source or parts.receipt or parts.conversation:
+        raise UsageError("--against goes with --diff, --sass, --ptx or nothing")
+    diff = unified(other.source, record.source, other.attempt_id, record.attempt_id)
+    if json:
+        told = {"type": "comparison", "schema_version": 1, "diff": diff}
+        told["attempts"] = list(map(line_json, (other, record)))
+        return print(jsonlib.dumps(told, allow_nan=False))
+    if parts.diff:
+        return _exactly(diff, page)
+    own_run = other.attempt_id.startswith(record.attempt_id.rpartition("/")[0])
+    names = [f"#{a.number}" if own_run else a.attempt_id for a in (other, record)]
+    table = columns("", *names, cut=names)
+    for name, before, after in zip(_COMPARED, _compared(other), _compared(record), strict=True):
+        table.add_row(Text(name, style="bold"), before, after)
+    return page.print(table, heading("what differs in the source"), diff_text(diff))
+
+
+_COMPARED = ("tried", "verdict", "time", "speed-up", "registers", "spills", "occupancy", "shared")
+
+
+def _compared(attempt: Attempt) -> Iterator[RenderableType]:
+    kernels = attempt.kernels
+    yield short(words.short_name(attempt))
+    yield label(attempt.status)
+    yield time_words(attempt)
+    yield speedup_words(attempt)
+    yield words.registers(kernels) or "-"
+    yield words.size(words.spill_bytes(kernels)) if kernels else "-"
+    yield f"{words.occupancy(kernels):.0%}" if kernels else "-"
+    yield words.size(words.shared_bytes(kernels)) if kernels else "-"
+
+
 def _show_compiled(
     store: "Store", attempt_id: str, parts: Parts, settings: Settings, page: Page, *, json: bool, trust_task: bool
 ) -> None:
@@ -205,7 +247,7 @@ def _show_compiled(
         raise UsageError(
             "--sass and --ptx are shown by themselves, without --source, --diff, --receipt, --conversation"
         )
-    others = [store.find_attempt_id(parts.against)] if parts.against is not None else []
+    others = [parts.against] if parts.against is not None else []
     shown, *rest = _compiled_attempts(store, [attempt_id, *others], settings, trust_task=trust_task)
     against = rest[0] if rest else None
     if json:
@@ -299,7 +341,7 @@ def _compiled_attempts(
                 came = store.merged_from(run.run_id)
                 task, _ = stored_task(run, None, scratch, merged_from=came, trusted=trust_task)
             tasks.append(task)
-        with workshop(settings, print_note) as shop:
+        with status_line() as status, workshop(settings, status) as shop:
             parts = zip(found, plans, tasks, strict=True)
             return [_compiled(run, its, plan, task, shop) for (run, its), plan, task in parts]
 
@@ -441,24 +483,25 @@ def _counts(run: RunSummary) -> Text:
 
 def attempts_table(attempts: Sequence[Attempt], best_id: str | None = None) -> Table:
     """Return a table with a row per attempt: parent, verdict, times, registers, rationale."""
-    shown = ("#", "parent", "verdict", "time", "speed-up", "regs", "spills", "tried")
-    table = columns(*shown, right=("#", "parent", "spills"), cut=("tried",))
+    timed = ("time", "speed-up") if any(a.timing for a in attempts) else ()
+    shown = ("#", "parent", "verdict", *timed, "regs", "spills", "tried")
+    table = columns(*shown, right=("#", "parent", "spills"), cut=("tried",), spare=("spills", "regs", "parent"))
     for attempt in attempts:
-        table.add_row(*_row(attempt), style="bold" if attempt.attempt_id == best_id else "")
+        table.add_row(*_row(attempt, timed=bool(timed)), style="bold" if attempt.attempt_id == best_id else "")
     return table
 
 
-def _row(attempt: Attempt) -> Iterator[RenderableType]:
+def _row(attempt: Attempt, *, timed: bool) -> Iterator[RenderableType]:
     yield str(attempt.number)
     yield words.parent_name(attempt.attempt_id, attempt.parent_id) or "-"
     yield label(attempt.status)
-    yield time_words(attempt)
-    yield speedup_words(attempt)
+    if timed:
+        yield from (time_words(attempt), speedup_words(attempt))
     registers = [str(k.registers) for k in attempt.kernels]
     yield "+".join(registers[:3]) + "+…" * (len(registers) > 3) or "-"
     yield f"{words.spill_bytes(attempt.kernels)}" if registers else "-"
     why = "" if attempt.status in (None, *_RIGHT) else f"  [{one_line(attempt.detail)[:_MOST_DETAIL]}]"
-    yield short(attempt.rationale + why)
+    yield short(words.short_name(attempt) + why)
 
 
 def label(status: str | None) -> Text:
@@ -615,7 +658,8 @@ def _tables(shown: ShownAttempt) -> Iterator[RenderableType]:
 
 
 def _cases(cases: Sequence[CaseResult]) -> Table:
-    table = columns("", "case", "inputs", "error / tolerance", "largest error", "detail", cut=("detail",))
+    names = ("", "case", "inputs", "error / tolerance", "largest error", "detail")
+    table = columns(*names, cut=("detail",), spare=("largest error", "detail"))
     for case in worst(cases):
         mark = Text("✓", style="green") if case.ok else Text("✗", style="red")
         errors = (f"{case.error_ratio:.3g}", f"{case.max_abs_error:.3g}")
@@ -630,7 +674,7 @@ def worst(cases: Sequence[CaseResult]) -> list[CaseResult]:
 
 def _kernels(record: Attempt) -> Table:
     names = ("kernel", "registers", "spilled B", "stack B", "shared B", "warps", "stages", "occupancy")
-    table = columns(*names, right=names[1:])
+    table = columns(*names, right=names[1:], spare=("stages", "stack B", "warps"))
     for k in record.kernels:
         numbers = (k.registers, k.spill_bytes, k.stack_bytes, k.shared_bytes, k.num_warps, k.num_stages)
         table.add_row(k.name, *map(str, numbers), f"{k.occupancy:.2f}")

@@ -75,7 +75,7 @@ def watch(
     Exit code: that of the run when its end was seen (0 something accepted, 1 nothing accepted or its process gone, 130
     interrupted); 0 when you leave before; 2 bad input.
     """
-    settings, here = chosen_settings(locals()), environment()
+    settings, here = chosen_settings({"runs_dir": runs_dir}), environment()
     from kerneltune.agent.record.store import Store
     from kerneltune.agent.view.output import PlainConsole, can_show_screen, choose_view
     from kerneltune.agent.view.watch import Playback

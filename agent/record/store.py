@@ -81,6 +81,7 @@ from kerneltune.agent.events import (
     is_stored,
 )
 from kerneltune.agent.record import query
+from kerneltune.agent.record.query import VERSION
 from kerneltune.agent.record.trajectory import Trajectory, trajectory
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, inflated, parsed
@@ -90,7 +91,6 @@ from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport
 FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
-VERSION = 5
 _SAME_EVENTS = ("3", "4")  # older versions whose events have the fields that they have now
 _BEFORE_1 = "0004"  # in a table `alembic_version`: the last schema before the first release
 _PAGE_EVENTS = 1000

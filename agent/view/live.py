@@ -219,6 +219,7 @@ class TerminalScreen:
 
 
 PERIOD_S = 0.25
+TURNING_S, RUNNING_S = 0.25, 0.5  # a frame of the spinner, before the run has begun and after
 GPU_PERIOD_S = 1.0
 _LAST_FRAME_LINES = 24  # what stays in the scroll-back: enough for the best attempt and the last ones
 _JOIN_S = 2.0  # a terminal that was stopped (Ctrl-S) does not hold up the end
@@ -439,7 +440,8 @@ class LiveView:
         state, size, now = self.state, self._screen.size(), self._steering.now(self.state)
         keys = tuple(self._steering.keys(state)) if self._keyboard else ()
         ui = replace(self.ui, status=self._steering.status(), keys=keys)
-        looks = (ui, int(now), size)
+        turns_s = TURNING_S if state.started is None else RUNNING_S
+        looks = (ui, int(now / turns_s), size)
         if self._drawn and state is self._drawn[0] and looks == self._drawn[1]:
             return
         with self._drawing:
@@ -474,12 +476,12 @@ def keys_fd() -> int | None:
         return None
 
 
-def close_view(choice: ViewChoice, view: View, next_commands: Sequence[NextCommand]) -> None:
-    """Print the closing summary to stdout; NDJSON has had its `result` already."""
+def close_view(choice: ViewChoice, view: View, next_commands: Sequence[NextCommand], took_s: float) -> None:
+    """Print the closing summary to stdout; NDJSON has had its `result` already. `took_s`: the whole command."""
     if choice.kind == "live" and sys.stdout.isatty():
-        PlainConsole(no_color=not choice.colour).print(summary(view.state, next_commands))
+        PlainConsole(no_color=not choice.colour).print(summary(view.state, next_commands, took_s))
     elif choice.kind != "json":
-        print(summary_text(view.state, next_commands), end="")
+        print(summary_text(view.state, next_commands, took_s), end="")
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ from kerneltune.agent.view.state import (
     is_slowed,
     throttling,
 )
-from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
+from kerneltune.agent.view.text import LABEL_WIDTH, SPINNER, verdict_style
 from kerneltune.tools.schema.codec import one_line, shell_word
 from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, Verdict, light_in_words
 
@@ -350,17 +350,17 @@ def _title(state: ViewState, width: int, now: float) -> Text:
         strategy = state.started.limits.get("strategy")
         for fact in filter(None, (state.gpu, author, strategy if isinstance(strategy, str) else None)):
             left += [(" · ", DIM), one_line(fact)]
-    return _ends(width, left, [_mood(state), "  ", (words.duration(state.elapsed_s(now)), "bold"), " "])
+    return _ends(width, left, [*_mood(state, now), "  ", (words.duration(state.elapsed_s(now)), "bold"), " "])
 
 
-def _mood(state: ViewState) -> Part:
+def _mood(state: ViewState, now: float) -> list[Part]:
     if state.ended:
-        return (f"ended: {state.ended.why.replace('_', ' ')}", "bold")
-    if state.stopping:
-        return ("stopping", "bold yellow")
-    if state.paused_at is not None:
-        return ("paused", "bold yellow")
-    return ("running", "green") if state.started else one_line(state.stage)
+        return [(f"ended: {state.ended.why.replace('_', ' ')}", "bold")]
+    if state.paused_at is not None and not state.stopping:
+        return [("paused", "bold yellow")]
+    spinner = SPINNER[int(now * 4) % len(SPINNER)]
+    doing: Part = ("stopping", "bold yellow") if state.stopping else ("running", "green")
+    return [(f"{spinner} ", "cyan"), doing if state.started else one_line(state.stage)]
 
 
 def _budget_line(budgets: tuple[Budget, ...], width: int) -> Text:

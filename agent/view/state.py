@@ -174,7 +174,9 @@ class ViewState:
     judge_s: float = 0.0  # time that the judge was busy
     improvements: int = 0  # attempts that were the best when they were judged
     unseen_attempts: int = 0  # finished before this process, when their events were not replayed
-    process_at: float | None = None  # when the process that runs now began
+    waiting_at: float | None = None  # when the command was given that has not begun or resumed its run yet
+    start_s: float = 0.0  # from there until the run began, in the process that runs now
+    process_at: float | None = None  # when the run began, or was resumed, in that process
     earlier_s: float = 0.0  # elapsed in the processes before it
     last_at: float = 0.0
 
@@ -229,8 +231,10 @@ class ViewState:
         return f"#{row.number if row else attempt_id.rpartition('/')[2]}"
 
     def elapsed_s(self, now: float) -> float:
-        """Time spent on the run by all its processes, without the pause before a resume."""
-        return self.earlier_s + (self.ended.elapsed_s if self.ended else self.process_s(now))
+        """Time spent on the run by all its processes, their start included, without the pause before a resume."""
+        if self.process_at is None:
+            return 0.0 if self.waiting_at is None else max(0.0, now - self.waiting_at)
+        return self.earlier_s + self.start_s + (self.ended.elapsed_s if self.ended else self.process_s(now))
 
     def process_s(self, now: float) -> float:
         """Time spent by the process that runs now, without pauses: what the time limit counts."""
@@ -311,7 +315,7 @@ def _fold(state: ViewState, event: Event) -> ViewState:
 def _fold_run(state: ViewState, event: RunStarted | RunResumed | RunEnded) -> ViewState:
     match event:
         case RunStarted():
-            return replace(state, started=event, process_at=event.at)
+            return replace(state, started=event, process_at=event.at, start_s=_start_s(state, event.at))
         case RunResumed():
             return _resumed(state, event)
         case RunEnded():
@@ -334,9 +338,14 @@ def _resumed(state: ViewState, event: RunResumed) -> ViewState:
         stopping=False,
         earlier_s=state.elapsed_s(state.last_at),
         process_at=event.at,
+        start_s=_start_s(state, event.at),
         paused_at=None,
         paused_s=0.0,
     )
+
+
+def _start_s(state: ViewState, at: float) -> float:
+    return 0.0 if state.waiting_at is None else max(0.0, at - state.waiting_at)
 
 
 def _stop_attempts(state: ViewState) -> ViewState:
@@ -437,7 +446,8 @@ def _fold_shown(
         case ModelBusy():
             return _log(state, event.at, "run", model_busy(event))
         case Note():
-            return replace(state, stage=format_note(event), judging_again=None)
+            waiting_at = event.at if state.process_at is None and state.waiting_at is None else state.waiting_at
+            return replace(state, stage=format_note(event), judging_again=None, waiting_at=waiting_at)
         case JudgingAgain():
             return replace(state, stage=judging_again(event), judging_again=event)
         case StageStarted():

@@ -1,18 +1,22 @@
 """Formats values for people. Pure functions."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from kerneltune.agent.attempt import GivenFile, point_of
 from kerneltune.tools.schema.codec import Json, one_line, plain
 from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing
 
 if TYPE_CHECKING:
+    from kerneltune.agent.attempt import Attempt
     from kerneltune.agent.record.query import RunSummary
     from kerneltune.agent.record.trajectory import Message
 
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 RANKED_BY = "ranked by effective bytes, spills, occupancy, registers"  # where nothing is timed
 FIRST_CHOICE = "first choice, not timed"
 NO_GPU = "no GPU: results are `checked`, not timed — run on a machine with an NVIDIA GPU to get times"
@@ -184,6 +188,35 @@ def parent_name(attempt_id: str, parent_id: str | None) -> str:
     """Format the attempt that one was derived from: its number, or its id where it is of another run; "" for none."""
     run, _, number = (parent_id or "").rpartition("/")
     return f"#{number}" if number and run == attempt_id.rpartition("/")[0] else parent_id or ""
+
+
+_MOST_OF_A_CLAUSE = 48  # characters of what an author says that become a name
+_CLAUSE = re.compile(r"[.;:] ")
+_SHORT = {"WARPS": "w", "STAGES": "s"}  # as kernels' authors abbreviate them
+
+
+def short_name(attempt: "Attempt") -> str:
+    """Name an attempt in few words: a point of a search by its parameters ("softmax_row tile=8192 w16"), a file by its
+    name, others by the first clause of what their author said."""
+    if (point := point_of(attempt.origin)) is not None and point.sketch:
+        return one_line(" ".join([point.sketch, *_parameters(point.params)]))
+    if isinstance(attempt.origin, GivenFile):
+        return one_line(attempt.origin.name.rpartition("/")[2])
+    said = one_line(attempt.rationale)
+    clause = _CLAUSE.split(said, maxsplit=1)[0]
+    return clause if len(clause) <= _MOST_OF_A_CLAUSE else f"{clause[: _MOST_OF_A_CLAUSE - 1]}…"
+
+
+def _parameters(params: Mapping[str, int]) -> Iterator[str]:
+    """Launch parameters without what all of their names begin with, which is the kernel's name."""
+    parts, cut = [name.split("_") for name in params], 0
+    while len(parts) > 1 and all(len(its) > cut + 1 for its in parts) and len({its[cut] for its in parts}) == 1:
+        cut += 1
+    for its, value in zip(parts, params.values(), strict=True):
+        name = "_".join(its[cut:]).removeprefix("NUM_")
+        short = _SHORT.get(name)
+        shorter = name.removesuffix("BLOCK").removeprefix("BLOCK_").strip("_") or name
+        yield f"{short}{value}" if short else f"{shorter.lower()}={value}"
 
 
 def message_facts(message: "Message") -> Iterator[str]:

@@ -160,7 +160,7 @@ class OfflineAuthor:
                 if len(main.kernels) > _MOST_KERNELS:
                     break
             except (CannotLower, WorkerError) as error:
-                self.problems.append(f"TorchInductor's kernels are missing ({name}): {error}")
+                self.problems.append(f"no kernels from {name}: {error}")
                 if not config:  # what fails as it comes will not do better with other settings
                     break
         return found
