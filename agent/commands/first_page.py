@@ -34,6 +34,7 @@ def print_first_page(settings: Settings, environment: Environment) -> None:
     page.print(heading("begin with"), _rows(*begin, style="cyan"), heading("this machine"), _rows(*machine))
     if latest := at_once(settings.runs_dir / DATABASE, lambda record: summaries(record, Filter(limit=1))):
         page.print(heading("latest run"), _rows(*_latest_run(latest[0]), style="cyan"))
+        page.print(_rows(("optimize browse", "all stored runs, in this terminal"), style="cyan"))
     page.print("", "optimize --help lists all commands and flags.")
 
 

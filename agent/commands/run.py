@@ -169,16 +169,20 @@ def _run_shown(
     """Run or resume, shown in the way that fits whoever looks; returns the exit code."""
     began_s = time.monotonic()
     from kerneltune.agent.attempt import Controls, StopReason
+    from kerneltune.agent.commands.browse import shelf
     from kerneltune.agent.events import Note
-    from kerneltune.agent.view.live import close_view, open_view
+    from kerneltune.agent.view.live import LiveView, close_view, open_view
     from kerneltune.agent.view.output import can_show_screen, choose_view, say
 
     choice = choose_view(environment, is_terminal=can_show_screen(sys.stderr), json=json, plain=plain)
     _refuse_misspelt(task, resume, settings)
     controls = Controls()
     view = open_view(choice, controls)
+    took_s = 0.0
     try:
-        with view:
+        with view, shelf(settings) as pages:
+            if isinstance(view, LiveView):
+                pages.serve(view)
             if choice.kind == "live":
                 view(Note("", "starting", f"going on with {resume}" if resume else str(task)))
             from kerneltune.tools.sandbox import workers
@@ -192,11 +196,14 @@ def _run_shown(
                     outcome = resume_run(
                         resume, settings, environment, view, controls, warming, task=task, trust_task=trust_task
                     )
+            took_s = time.monotonic() - began_s
+            if isinstance(view, LiveView) and outcome.why not in (StopReason.INTERRUPTED, StopReason.STOPPED):
+                view.stay()
     except StoreError:
         if choice.kind != "json" and view.state.ended:  # what was reached is shown, whatever the disk says
             close_view(choice, view, [], time.monotonic() - began_s)
         raise
-    close_view(choice, view, _next_commands(outcome, task or outcome.task), time.monotonic() - began_s)
+    close_view(choice, view, _next_commands(outcome, task or outcome.task), took_s)
     if json and outcome.why is StopReason.INTERRUPTED:  # the other views end in what to type next
         say(f"optimize: interrupted; go on with: optimize --resume {shell_word(outcome.run_id)}")
     return outcome.exit_code

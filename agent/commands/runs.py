@@ -10,6 +10,7 @@ from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view.output import columns, run_json, short, standard_page
 from kerneltune.agent.view.text import best_in_words, where
 
+_LIMIT = 20
 _SPARE = ("task", "ended", "accepted", "where", "author")  # in a narrow window: an id names its task
 
 command = App(
@@ -33,15 +34,23 @@ def runs(
     ] = None,
     verdict: Verdict = None,
     min_speedup: MinSpeedup = None,
-    limit: Annotated[int, Parameter(metavar="N", help="At most this many; 20 by default.")] = 20,
+    limit: Annotated[int, Parameter(metavar="N", help="At most this many; 20 by default.")] = _LIMIT,
     runs_dir: RunsDir = None,
     json: AsJson = False,
 ) -> int:
     """List the stored runs, latest first.
 
+    In a terminal, without filters: as `optimize browse`.
+
     --verdict asks for at least one such attempt, --min-speedup for the best.
     """
-    settings = chosen_settings(locals())
+    asked = locals()
+    settings = chosen_settings(asked)
+    if all(value is None for name, value in asked.items() if name not in ("limit", "json", "runs_dir")) and not json:
+        from kerneltune.agent.commands.browse import can_browse, look_through
+
+        if limit == _LIMIT and can_browse():
+            return look_through(settings)
     from kerneltune.agent.record.query import Filter, at_once, summaries
 
     wanted = Filter(task, model, verdict, min_speedup, limit)

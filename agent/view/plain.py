@@ -169,7 +169,8 @@ def _attempt_line(state: ViewState, event: Proposed | Updated | Judged | Verifie
             said = "best so far" if event.verdict.timing else words.FIRST_CHOICE
             best = f"  {said}" if event.best else ""
             status = _status(event.verdict.status, colour)
-            return f"{number} {status}  {_tried(state, row)}  {_outcome(row, event.verdict)}{best}"
+            known = ", ".join(filter(None, [words.error(event.verdict), _outcome(row, event.verdict)]))
+            return f"{number} {status}  {_tried(state, row, in_short=True)}  {known}{best}"
         case Verified():
             facts = f"{_outcome(row, event.verdict)}; " if event.verdict.accepted else ""
             return one_line(f"{number} {verification(event)}  {facts}{event.why}")
@@ -181,11 +182,11 @@ def _status(status: Status, colour: bool) -> str:
     return f"\x1b[{verdict_style(status).ansi}m{status.value}\x1b[0m" if colour else status.value
 
 
-def _tried(state: ViewState, row: Attempt | None) -> str:
+def _tried(state: ViewState, row: Attempt | None, *, in_short: bool = False) -> str:
     if row is None:
         return "(an attempt of an earlier process)"
     parent = f"  (parent {one_line(state.number_of(row.parent_id))})" if row.parent_id else ""
-    return one_line(row.rationale) + parent
+    return (words.short_name(row) if in_short else one_line(row.rationale)) + parent
 
 
 def _outcome(row: Attempt | None, verdict: Verdict) -> str:

@@ -147,6 +147,7 @@ SKIPPED = "skipped"
 LEFT_STAGES = (UNFINISHED, SKIPPED)  # of attempts that nobody works on
 _UNDER_WAY = 256  # more are never under way at once
 _LOG_ENTRIES = 200
+_LEAST_JUDGED, _LEAST_PACE_S = 3, 10.0  # before that a pace says nothing
 _STREAM_CHARACTERS = 8000
 
 
@@ -243,6 +244,18 @@ class ViewState:
             return 0.0
         paused_s = self.paused_s + (0.0 if self.paused_at is None else max(0.0, end - self.paused_at))
         return max(0.0, end - self.process_at - paused_s)
+
+    def left_s(self, now: float) -> float | None:
+        """About how long the run goes on before its first limit, by the pace so far; None while that says nothing, and
+        for a run that is ending. What is judged again at its end comes on top."""
+        judged = [a.judged_at for a in self.attempts if self.process_at is not None and a.judged_at >= self.process_at]
+        spent_s = self.process_s(now)
+        if self.is_ending or len(judged) < _LEAST_JUDGED or spent_s < _LEAST_PACE_S:
+            return None
+        left = {b.name: b.limit - b.used for b in self.budgets(now)}
+        found = [left["time"]] if "time" in left else []
+        found += [left["attempts"] * spent_s / len(judged)] if "attempts" in left else []
+        return max(0.0, min(found)) if found else None
 
     @property
     def is_ending(self) -> bool:
@@ -367,8 +380,8 @@ def _fold_attempt(state: ViewState, event: AttemptEvent) -> ViewState:
         case Verified():
             return _verified(state, event)
         case Reflected():
-            words = f"{state.number_of(event.attempt_id)} {event.hypothesis}: {event.outcome}"
-            return _log(_change(state, event), event.at, "reflection", words)
+            told = f"{state.number_of(event.attempt_id)} {event.hypothesis}: {event.outcome}"
+            return _log(_change(state, event), event.at, "reflection", told)
 
 
 def expectation_of(attempt: Attempt) -> Expectation | None:
@@ -389,8 +402,8 @@ def _judged(state: ViewState, event: Judged) -> ViewState:
     state = replace(_change(state, event), under_way=under_way, judge_s=state.judge_s + event.bench_s)
     if event.best:
         state = replace(state, best_id=event.attempt_id, improvements=state.improvements + 1)
-    words = f"{state.number_of(event.attempt_id)} {event.verdict.status.value}: {event.verdict.detail}"
-    return _log(state, event.at, "judge", words)
+    told = f"{state.number_of(event.attempt_id)} {words.outcome(event.verdict)}"
+    return _log(state, event.at, "judge", told)
 
 
 def _verified(state: ViewState, event: Verified) -> ViewState:
@@ -398,8 +411,8 @@ def _verified(state: ViewState, event: Verified) -> ViewState:
     state = _change(state, event)
     if event.purpose == "confirm":
         state = replace(state, best_id=_best_id(state))
-    words = f"{state.number_of(event.attempt_id)} {verification(event)}: {event.why}"
-    return _log(state, event.at, "judge", words)
+    told = f"{state.number_of(event.attempt_id)} {verification(event)}: {event.why}"
+    return _log(state, event.at, "judge", told)
 
 
 def _best_id(state: ViewState) -> str | None:

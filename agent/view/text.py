@@ -9,7 +9,7 @@ from rich.text import Text
 
 from kerneltune.agent.attempt import GivenFile, point_of
 from kerneltune.tools.schema.codec import Json, one_line, plain
-from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing
+from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, KernelReport, Status, Timing, Verdict
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
@@ -68,6 +68,27 @@ def speedup(comparison: Comparison) -> str:
 def short_speedup(comparison: Comparison) -> str:
     """Format a speed-up for a column of a table."""
     return "no diff." if comparison.low <= 1.0 <= comparison.high else f"{comparison.speedup:.2f}x"
+
+
+def error(verdict: Verdict) -> str:
+    """Format the largest error of an accepted attempt; "" of others."""
+    if not (verdict.accepted and verdict.cases):
+        return ""
+    return f"error {max(c.error_ratio for c in verdict.cases):.2g} of tolerance"
+
+
+def outcome(verdict: Verdict) -> str:
+    """Format a verdict in a line of a log: "ok, error 0.21 of tolerance, 126.6 µs, 1.02x"; of what is not accepted, its
+    status and why."""
+    if not verdict.accepted:
+        return f"{verdict.status.value}: {verdict.detail}"
+    told = ["ok", *filter(None, [error(verdict)])]
+    if verdict.timing is not None:
+        told.append(microseconds(verdict.timing.median_us))
+    told += [short_speedup(c) for c in fastest_first(verdict.comparisons)[:1]]
+    if verdict.not_timed is not None:
+        told.append(f"not timed: {NOT_TIMED[verdict.not_timed]}")
+    return ", ".join(told)
 
 
 def fastest_first(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -16,9 +16,9 @@ import pytest
 
 from kerneltune.agent.attempt import LlmTurn, StopReason
 from kerneltune.agent.cli import app, exit_code
-from kerneltune.agent.commands.show import unified, worst
 from kerneltune.agent.events import Event, Proposed, Replied, RunEnded, Said
 from kerneltune.agent.record.store import FILE_NAME, Store
+from kerneltune.agent.view.attempt import unified, worst
 from kerneltune.tools.schema.verdict import CaseResult, Status
 from tests.agent import warm
 from tests.agent.record.samples import attempt, started

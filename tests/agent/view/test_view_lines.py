@@ -53,8 +53,8 @@ def as_json(events: list[Event], error: BaseException | None = None) -> list[dic
 def test_a_judged_attempt_is_one_plain_line_with_what_is_known() -> None:
     lines = plain([*CPU_RUN, ENDED])
     assert (
-        "#3 checked  single-pass rows, 8 warps  (parent #1)  regs 56 spills 8 occ 0.75  first choice, not timed"
-        in lines
+        "#3 checked  single-pass rows, 8 warps  (parent #1)  "
+        "error 0.12 of tolerance, regs 56 spills 8 occ 0.75  first choice, not timed" in lines
     )
     assert any(line.startswith("#4 wrong  single-pass") and line.endswith("beyond the tolerance") for line in lines)
     assert (
