@@ -1,7 +1,8 @@
-"""One self-contained file: markup, tables, style and drawings, no script, nothing from elsewhere.
+"""One self-contained file: markup, tables, style, drawings and a script that copies code; nothing from elsewhere.
 
-The Content-Security-Policy names the one style by its hash, so that even markup that slipped through could neither run,
-nor load, nor restyle anything. Receipts may be damaged or of another version: what is not there is left out.
+The Content-Security-Policy names the one style and the one script by their hashes, so that even markup that slipped
+through could neither run, nor load, nor restyle anything. Receipts may be damaged or of another version: what is not
+there is left out.
 """
 
 import base64
@@ -46,12 +47,17 @@ def run_page(material: RunData, shown: Sanitizer, *, version: str) -> str:
 
 
 def render(template: str, shown: Sanitizer, version: str, values: dict[str, object]) -> str:
-    """A page with its style. Raises jinja2.UndefinedError for a value that is missing."""
-    style = (resources.files("kerneltune.agent.report") / "templates" / "style.css").read_text()
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    """A page with its style and its script. Raises jinja2.UndefinedError for a value that is missing."""
     made_by = f"kerneltune {version}" if version[:1].isdigit() else "kerneltune, from a checkout"
-    fixed = {"style": Markup(style), "style_sha256": digest, "made_by": made_by}  # noqa: S704 - a file of ours
+    fixed = _embedded("style", "style.css") | _embedded("script", "copy.js") | {"made_by": made_by}
     return environment(shown).get_template(template).render(fixed | values)
+
+
+def _embedded(name: str, file: str) -> dict[str, object]:
+    """A file of ours that is part of the page, and the hash by which the policy lets it in."""
+    text = (resources.files("kerneltune.agent.report") / "templates" / file).read_text()
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {name: Markup(text), f"{name}_sha256": digest}  # noqa: S704 - a file of ours
 
 
 def environment(shown: Sanitizer) -> "Environment":
@@ -98,6 +104,7 @@ def _run_values(material: RunData, shown: Sanitizer) -> dict[str, object]:
         "curve": [curve(material, width) for width in (WIDE, NARROW)] if run.attempts else None,
         "best": _best(material, shown),
         "attempts": run.attempts,
+        "rows": {a.attempt_id: a.number for a in run.attempts},
         "costs": cost_lines(run),
         "judge_s": material.judge_s,
         "hypotheses": hypotheses(run),
@@ -118,9 +125,9 @@ def _tiles(material: RunData) -> list[tuple[str, str, str]]:
             ("time", words.microseconds(timing.median_us), f"95 %: {timing.low_us:.2f} to {timing.high_us:.2f}")
         )
     accepted = sum(a.accepted for a in run.attempts)
-    tiles.append(("attempts", f"{len(run.attempts)}", f"{accepted} right"))
+    tiles.append(("attempts", f"{len(run.attempts)}", f"{accepted} accepted"))
     busy = words.duration(material.judge_s)
-    tiles.append(("GPU" if run.run.gpu else "judge", busy, "busy checking" + (" and timing" if run.run.gpu else "")))
+    tiles.append((f"{'GPU' if run.run.gpu else 'CPU'} time", busy, "checking" + (" and timing" if run.run.gpu else "")))
     costs = cost_lines(run)
     beside = run.run.author if costs else "no model was asked"
     tiles.append(("cost of the model", costs[-1].cost if costs else "none", beside))

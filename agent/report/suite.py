@@ -12,7 +12,7 @@ pass@k is the chance that at least one of k samples is right, estimated without 
 import math
 import random
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -232,8 +232,15 @@ def figures(of: Suite) -> dict[str, Json]:
     }
 
 
-def suite_page(materials: Sequence[RunData], shown: Sanitizer, *, version: str, chosen: str) -> str:
-    """`chosen`: how these runs were chosen, as a sentence."""
+def suite_page(
+    materials: Sequence[RunData],
+    shown: Sanitizer,
+    *,
+    version: str,
+    chosen: str,
+    links: Mapping[str, str] | None = None,
+) -> str:
+    """`chosen`: how these runs were chosen, as a sentence; `links`: where the pages of runs are, by their ids."""
     of = suite(materials)
     over = (FASTEST, *of.baselines)
     gpus = sorted({m.trajectory.run.gpu or "no GPU" for m in materials})
@@ -244,6 +251,7 @@ def suite_page(materials: Sequence[RunData], shown: Sanitizer, *, version: str, 
         "chosen": chosen,
         "gpus": gpus,
         "suite": of,
+        "links": links or {},
         "fast_0": f"{fast_p_share(of, 0.0)[0]:.0%}",
         "columns": [f"fast {p:g}" for p in THRESHOLDS],
         "thresholds": [

@@ -1,15 +1,19 @@
 """What a reader's browser would make of a page: its tags, attributes and text, by the standard library's parser."""
 
 from html.parser import HTMLParser
+from importlib import resources
+
+SCRIPT = (resources.files("kerneltune.agent.report") / "templates" / "copy.js").read_text()
 
 # Elements that a report is made of; anything else would have slipped in.
 TAGS = frozenset(
     "html head meta title style body header main footer nav section p span a h1 h2 h3 h4 dl dt dd ul li table caption"
-    " thead tbody tr th td div figure figcaption pre code details summary strong sub br svg g path rect text".split()
+    " thead tbody tr th td div figure figcaption pre code details summary strong sub br svg g path rect text"
+    " button script".split()
 )
 ATTRIBUTES = frozenset(
     "lang charset http-equiv content name class id href tabindex role aria-label aria-hidden open data-l viewbox width"
-    " height x y d rx text-anchor".split()
+    " height x y d rx text-anchor type hidden".split()
 )
 _VOID = ("meta", "br")
 
@@ -25,9 +29,12 @@ class Reading(HTMLParser):
         self.problems: list[str] = []
         self._open: list[str] = []
         self._text: list[str] = []
+        self._scripts: list[str] = []
         self.feed(page)
         self.close()
         self.text = "".join(self._text)
+        if self._scripts != [SCRIPT]:  # one of ours, and no other
+            self.problems.append(f"scripts {self._scripts!r:.200}")
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note what there is, and what should not be there."""
@@ -57,7 +64,9 @@ class Reading(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         """Text, but for the style."""
-        if "style" not in self._open:
+        if "script" in self._open:
+            self._scripts.append(data)
+        elif "style" not in self._open:
             self._text.append(data)
 
     def handle_comment(self, data: str) -> None:
