@@ -252,6 +252,14 @@ def of_suite(connection: sqlite3.Connection, name: str) -> list[str]:
     return [run_id for (run_id,) in connection.execute(query, (name,))]
 
 
+def suites(connection: sqlite3.Connection) -> list[str]:
+    """The names of all suites, the latest first."""
+    query = """
+    SELECT json_extract(limits, '$.suite') AS suite FROM runs
+    WHERE suite IS NOT NULL GROUP BY suite ORDER BY max(seq) DESC"""
+    return [str(name) for (name,) in connection.execute(query)]
+
+
 def spending(connection: sqlite3.Connection, run_id: str) -> tuple[int, int, int, int, float, int]:
     """What a run's models were asked: replies, tokens in, cached and out, dollars, and replies of unknown price."""
     query = """

@@ -149,7 +149,9 @@ def drawing(width: float, height: float, about: str, body: Iterable[str]) -> Mar
     """A whole chart. `about` says in words what it shows, for those who cannot see it."""
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     inside = "".join(body)
-    return Markup(f'<svg {size} role="img" aria-label="{escape(about)}">{inside}</svg>')  # noqa: S704 - words were escaped
+    role = "group" if "<a " in inside else "img"  # what is in an image cannot be chosen
+    made = f'<svg {size} role="{role}" aria-label="{escape(about)}">{inside}</svg>'
+    return Markup(made)  # noqa: S704 - words were escaped
 
 
 # What the chart shows ------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.export.rewards import FASTEST, fast_p, speedup_over
 from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.agent.report.data import RunData, baseline_name, claim, hardest, interval, ranked, tone_of
-from kerneltune.agent.report.page import moment, render
+from kerneltune.agent.report.page import Site, moment, render
 from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import Spending
@@ -239,6 +239,7 @@ def suite_page(
     version: str,
     chosen: str,
     links: Mapping[str, str] | None = None,
+    site: Site | None = None,
 ) -> str:
     """`chosen`: how these runs were chosen, as a sentence; `links`: where the pages of runs are, by their ids."""
     of = suite(materials)
@@ -275,7 +276,7 @@ def suite_page(
         "command": shlex.join(["optimize", "report", *run_ids, "--suite", "-o", "suite.html"]),
         "dates": _dates([m.trajectory for m in materials]),
     }
-    return render("suite.html.j2", shown, version, values)
+    return render("suite.html.j2", shown, version, values, site)
 
 
 def suite_claim(of: Suite) -> list[str]:

@@ -120,12 +120,13 @@ def diff_text(diff: str) -> Text:
 
 def _attempt_facts(shown: ShownAttempt) -> Table:
     table = facts()
-    for name, value in _fact_rows(shown):
+    for name, value in fact_rows(shown):
         table.add_row(name, value)
     return table
 
 
-def _fact_rows(shown: ShownAttempt) -> Iterator[tuple[str, str | Text]]:
+def fact_rows(shown: ShownAttempt) -> Iterator[tuple[str, str | Text]]:
+    """What is known of an attempt, each with its name."""
     record, run = shown.record, shown.run
     yield "attempt", record.attempt_id
     yield "run", f"{run.task} by {run.author}, {run.gpu or f'no GPU ({run.arch})'}"

@@ -185,10 +185,7 @@ def _holds(attempt: Attempt, word: str) -> bool:
 def visible_runs(library: Library, ui: Ui) -> Sequence["RunSummary"]:
     """The runs that pass the filter, in the order that was chosen."""
     asked = ui.runs.query.lower().split()
-    said = (
-        (run, f"{run.run_id} {run.author} {words.where(run)} {' '.join(run.by_status)}".lower()) for run in library.runs
-    )
-    passing = (run for run, text in said if all(word in text for word in asked))
+    passing = (run for run in library.runs if all(word in words.said_of(run) for word in asked))
     return sorted(passing, key=_RUN_ORDERS[ui.runs.order][1])
 
 

@@ -193,6 +193,11 @@ def where(run: "RunSummary") -> str:
     return run.gpu or f"no GPU ({run.arch})"
 
 
+def said_of(run: "RunSummary") -> str:
+    """What a filter of runs looks at, in small letters."""
+    return f"{run.run_id} {run.task} {run.author} {where(run)} {' '.join(run.by_status)}".lower()
+
+
 def best_in_words(run: "RunSummary", *, in_full: bool = False) -> str:
     """Format the best attempt: its number, time and speed-up over the fastest baseline, and its last verification.
     `in_full`: also what a column beside it would say."""
