@@ -74,6 +74,7 @@ Examples:
     optimize bench kernels/ other.py --task rms_norm --width 4 --json | tail -1
     cat mine.py | optimize bench - --task path/to/23_Softmax.py --no-store
     optimize bench kernels/ --task softmax --tier screened     a first look
+    optimize bench mine.py --task softmax --watch     on each save
 """,
 )
 
@@ -87,6 +88,7 @@ def bench(
     width: Width = None,
     arch: Arch = None,
     runs_dir: RunsDir = None,
+    watch: Annotated[bool, Parameter(help="Judge the one file again each time that it is saved.", negative="")] = False,
     no_store: Annotated[bool, Parameter(help="Keep neither record nor receipts.", negative="")] = False,
     json: AsLines = False,
     plain: Annotated[bool, Parameter(help="Progress as lines, no colour.", negative="")] = False,
@@ -101,16 +103,31 @@ def bench(
     """
     _refuse_misspelt_flags(files)
     settings = chosen_settings(locals())
-    from kerneltune.tools.task.load import builtin_names, find_task
+    from kerneltune.tools.task.load import find_task
 
     task_file, candidates = find_task(task), None
+    if watch:
+        from kerneltune.agent.commands.edit_loop import edit_loop
+
+        if len(files) != 1 or no_store or json:
+            raise UsageError(
+                "--watch is for one file, whose versions are stored: leave out others, --no-store and --json"
+            )
+        return edit_loop(Path(files[0]).expanduser(), _named_for_service(task, task_file), settings, service=service)
     if service and not no_store and may_use_service(settings):
         candidates = read_candidates(files)
-        name = task if task in builtin_names() else str(task_file.path.resolve())
+        name = _named_for_service(task, task_file)
         if (code := _through_service(name, candidates, settings, json=json, plain=plain)) is not None:
             return code
     candidates = candidates or read_candidates(files)
     return _bench(task_file, candidates, settings, json=json, plain=plain, store=not no_store)
+
+
+def _named_for_service(task: str, file: "TaskFile") -> str:
+    """A task as another process finds it."""
+    from kerneltune.tools.task.load import builtin_names
+
+    return task if task in builtin_names() else str(file.path.resolve())
 
 
 def _through_service(

@@ -24,6 +24,7 @@ from kerneltune.agent.attempt import (
     Limits,
     Proposal,
     RunStart,
+    SearchPoint,
     StopReason,
     UpdateAction,
     best,
@@ -34,6 +35,8 @@ from kerneltune.agent.attempt import (
 from kerneltune.agent.authors.llm.author import LlmAuthor, context_limit, reply_limit
 from kerneltune.agent.authors.llm.prompts import RunPrompts, relevant
 from kerneltune.agent.authors.search.author import Lower, OfflineAuthor, lowered, through
+from kerneltune.agent.authors.search.experts import own_sketch
+from kerneltune.agent.authors.search.neighbours import Sketch
 from kerneltune.agent.commands.session import (
     USUAL_WIDTH,
     Session,
@@ -134,7 +137,9 @@ def checked(text: str, store: Store, task: TaskFile) -> StartingPoint | None:
         return None
     path = Path(os.path.expanduser(text))  # a ~ of nobody stays, where Path.expanduser would raise
     if path.suffix in _SUFFIXES or os.path.isfile(path):  # where Path.is_file raises for a name of 300 letters
-        return _file(path)
+        given = _file(path)
+        own_sketch(given.name, given.source)  # what it says of a search is wrong before anything is started
+        return given
     run, attempt = store.find_attempt(text)
     if run.task_sha256 != task.sha256:
         raise UsageError(
@@ -218,7 +223,8 @@ def start_actions(beginning: Beginning, tracker: AttemptTracker, offline: Callab
         return None
     if beginning.start is not None:
         start = beginning.start
-        origin = RunStart(beginning.wanted or BEST)
+        its = own_sketch(start.name, start.source) if start.parent_id is None else None  # a person's file
+        origin = RunStart(beginning.wanted or BEST, point=SearchPoint(its.name, its.params) if its else None)
         proposal = Proposal(start.source, f"the start: {start.name}", start.parent_id, origin)
         made = yield from _made(tracker, proposal)
     elif beginning.language == "ptx" and not beginning.wanted:
@@ -430,12 +436,21 @@ def _offline_author(started: Started, tracker: AttemptTracker) -> Iterator[Offli
         started.store.earlier(started.event) if settings.warm_start else [],
         told,
         updater.ptx_of if started.choice.model is None and settings.language == "ptx" else None,
+        lambda: _own_of(tracker),
     )
     try:
         yield author
     finally:
         for problem in dict.fromkeys(author.problems):
             tracker.emit(Warned(tracker.run_id, problem))
+
+
+def _own_of(tracker: AttemptTracker) -> Sketch | None:
+    """What a search of the start's own parameters searches; None where the run has no such start."""
+    start = start_of(tracker)
+    if start is None or not isinstance(start.origin, RunStart) or start.origin.point is None:
+        return None
+    return own_sketch(start.origin.given, start.source) if start.origin.given != OFFLINE else None
 
 
 def _lower(opened: Session) -> Lower:
