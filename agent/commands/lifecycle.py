@@ -503,7 +503,7 @@ def _lessons(started: Started, tracker: AttemptTracker) -> list[Lesson]:
     found = {lesson.attempt_id: lesson for lesson in started.store.lessons(started.event)}
     lessons = [found[name] for name in named if name in found] if isinstance(named, dict) else []
     if lessons:
-        words = f"the model is told what {plural(len(lessons), 'prediction')} of earlier runs came to"
+        words = f"the model sees how {plural(len(lessons), 'prediction')} of earlier runs came out"
         tracker.emit(Note(tracker.run_id, "lessons", f"{words}; --no-lessons leaves them out"))
     return lessons
 

@@ -218,7 +218,7 @@ def _explain(connection: sqlite3.Connection, wanted: Filter) -> None:
     """Nothing was found: because the store has no such task or model at all?"""
     tasks = [word(row["task"]) for row in _rows(connection, "SELECT DISTINCT task FROM runs", {})]
     if tasks and wanted.task is not None and wanted.task not in tasks:
-        raise UsageError(f"--task {wanted.task!r}: no run of it is stored; {_close(wanted.task, tasks)}")
+        raise UsageError(f"--task {wanted.task!r}: no such run is stored; {_close(wanted.task, tasks)}")
     if tasks and wanted.model is not None:
         authors = [word(row["author"]) for row in _rows(connection, "SELECT DISTINCT author FROM runs", {})]
         if not any(wanted.model.lower() in author.lower() for author in authors):
