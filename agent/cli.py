@@ -30,6 +30,7 @@ ABOUT = {  # with what the first page says of each, for which none has to be imp
     "verify": "Judge a stored attempt again, here or on another GPU.",
     "selftest": "Attack the evaluator of this machine with known cheats.",
     "runs": "List the stored runs, latest first.",
+    "browse": "Look through stored runs in the terminal.",
     "show": "Show a stored run, or all that is known of one attempt.",
     "merge": "Join the records of other machines into this one.",
     "export": "Write stored runs as training data.",

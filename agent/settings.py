@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kerneltune.agent.models.providers import KEY_VARIABLES
 from kerneltune.agent.models.types import Effort
@@ -17,6 +17,9 @@ from kerneltune.tools.schema.errors import UsageError
 
 _PREFIX = "KERNELTUNE_"
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_OF_TIMES = ("tier", "counters", "target_speedup", "target_sol")
+_OF_MODELS = ("max_cost_usd", "strategy", "effort", "base_url")
+_DO = ("does", "do")
 Tier = Literal["screened", "judged", "confirmed"]  # that of tools.schema.verdict, which takes 10 ms to import
 Strategy = Literal["refine", "best-of", "evolve"]
 if TYPE_CHECKING:
@@ -65,6 +68,16 @@ class Settings:
     lessons: bool = True  # a model is told what predictions of earlier runs on the same GPU came to
     gpu_memory_gib: float | None = None  # that a judgement may use, as a smaller GPU has; None = all of the GPU's
     cache_dir: Path = field(default_factory=_cache_dir)  # what was measured once and holds for this machine
+
+    def idle(self, *, gpu: bool, model: bool) -> tuple[str, ...]:
+        """What to tell whoever has set something that does nothing: without a GPU, or without a model to ask."""
+        without = ((gpu, "without a GPU nothing is timed", _OF_TIMES), (model, "no model is asked", _OF_MODELS))
+        given = [
+            (why, [f"--{flag_of(name)}" for name in names if getattr(self, name) != getattr(Settings(), name)])
+            for is_there, why, names in without
+            if not is_there
+        ]
+        return tuple(f"{why}, so {' and '.join(flags)} {_DO[len(flags) > 1]} nothing" for why, flags in given if flags)
 
 
 @dataclass(frozen=True)
@@ -121,19 +134,48 @@ def chosen_settings(arguments: Mapping[str, object]) -> Settings:
         given["runs_dir"] = Path(str(given["runs_dir"]))
     sourced = sourced_settings() | {name: Sourced(value, "flag") for name, value in given.items()}
     values = {name: one.value for name, one in sourced.items()}
+    for name, (holds, wanted) in _BOUNDS.items():
+        if (value := values[name]) is not None and not holds(value):
+            raise UsageError(f"{_named(name, sourced)} {value:g}: {wanted}")
     if values["arch"]:
-        values["arch"] = _target(str(values["arch"]), sourced["arch"].source)
+        values["arch"] = _target(str(values["arch"]), _named("arch", sourced))
     return Settings(**values)  # type: ignore[arg-type]
 
 
-def _target(text: str, source: str) -> str:
+def _named(field_name: str, sourced: Mapping[str, "Sourced"]) -> str:
+    """A setting as the person who set it typed it: a flag or a variable."""
+    source = sourced[field_name].source
+    return f"--{flag_of(field_name)}" if source == "flag" else source
+
+
+def _target(text: str, named: str) -> str:
     """The compile target that a person named, as everything else spells it."""
     from kerneltune.tools.schema.gpus import target_arch
 
     try:
         return target_arch(text)
     except ValueError as error:
-        raise UsageError(f"{'--arch' if source == 'flag' else source}: {error}") from error
+        raise UsageError(f"{named}: {error}") from error
+
+
+def _above_0(value: Any) -> bool:
+    return bool(value > 0)  # also of NaN
+
+
+def _at_least_1(value: Any) -> bool:
+    return bool(value >= 1)
+
+
+_BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_attempts": (_at_least_1, "a run needs at least 1 attempt"),
+    "max_time_s": (_above_0, "give a number of seconds above 0"),
+    "patience": (_at_least_1, "give at least 1 attempt"),
+    "max_cost_usd": (_above_0, "give a number above 0"),
+    "target_speedup": (_above_0, "give a number above 0"),
+    "target_sol": (_above_0, "give a number above 0"),
+    "retry_time_s": (lambda s: s >= 0, "give a number of seconds, or 0 for no second try"),
+    "width": (lambda n: 1 <= n <= 64, "give 1 to 64 candidates"),
+}  # what no run can keep to is refused before anything is started
 
 
 def sourced_settings() -> dict[str, Sourced]:

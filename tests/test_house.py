@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,12 @@ def test_the_command_line_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert HEAVY & set(done.stdout.split()) == set()
+
+
+def test_every_kind_of_file_in_the_packages_is_installed_with_them() -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["*"]
+    inside = [path for path in kept_files() if path.relative_to(ROOT).parts[0] in ROOMS and path.suffix != ".py"]
+    assert [path for path in inside if not any(path.match(pattern) for pattern in wanted)] == []
 
 
 def test_no_file_names_a_path_of_the_machine_it_was_written_on() -> None:

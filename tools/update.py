@@ -524,7 +524,7 @@ class KernelCompiler:
     def sass(self, artefacts: Sequence[Artefact]) -> SassReply:
         """Each kernel disassembled by a confined worker, under its report's name; or why it cannot be."""
         if not artefacts:
-            return SassReply(problem="nothing of it was compiled")
+            return SassReply(problem="nothing was compiled")
         try:
             return _checked(self._listings(tuple(a.cubin for a in artefacts)), artefacts)
         except WorkerTimeout:

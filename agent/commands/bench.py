@@ -45,7 +45,7 @@ from kerneltune.agent.events import (
 from kerneltune.agent.record.folder import ReceiptBook, alive, receipt_path
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.output import LineWriter, choose_view, print_note
+from kerneltune.agent.view.output import LineWriter, StatusLine, choose_view
 from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, shell_word
 from kerneltune.tools.schema.errors import Unfit, UsageError, WorkerError
 from kerneltune.tools.schema.task import TaskSpec
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from kerneltune.agent.loop import Run
     from kerneltune.agent.record.store import Store
     from kerneltune.tools.evaluator import Candidate
-    from kerneltune.tools.sandbox.workers import Workers
     from kerneltune.tools.task.load import TaskFile
     from kerneltune.tools.update import Update
 
@@ -75,6 +74,7 @@ Examples:
     optimize bench kernels/ other.py --task rms_norm --width 4 --json | tail -1
     cat mine.py | optimize bench - --task path/to/23_Softmax.py --no-store
     optimize bench kernels/ --task softmax --tier screened     a first look
+    optimize bench mine.py --task softmax --watch     on each save
 """,
 )
 
@@ -88,6 +88,7 @@ def bench(
     width: Width = None,
     arch: Arch = None,
     runs_dir: RunsDir = None,
+    watch: Annotated[bool, Parameter(help="Judge the one file again each time that it is saved.", negative="")] = False,
     no_store: Annotated[bool, Parameter(help="Keep neither record nor receipts.", negative="")] = False,
     json: AsLines = False,
     plain: Annotated[bool, Parameter(help="Progress as lines, no colour.", negative="")] = False,
@@ -102,18 +103,31 @@ def bench(
     """
     _refuse_misspelt_flags(files)
     settings = chosen_settings(locals())
-    from kerneltune.tools.sandbox import workers
-    from kerneltune.tools.task.load import builtin_names, find_task
+    from kerneltune.tools.task.load import find_task
 
     task_file, candidates = find_task(task), None
+    if watch:
+        from kerneltune.agent.commands.edit_loop import edit_loop
+
+        if len(files) != 1 or no_store or json:
+            raise UsageError(
+                "--watch is for one file, whose versions are stored: leave out others, --no-store and --json"
+            )
+        return edit_loop(Path(files[0]).expanduser(), _named_for_service(task, task_file), settings, service=service)
     if service and not no_store and may_use_service(settings):
         candidates = read_candidates(files)
-        name = task if task in builtin_names() else str(task_file.path.resolve())
+        name = _named_for_service(task, task_file)
         if (code := _through_service(name, candidates, settings, json=json, plain=plain)) is not None:
             return code
-    with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as begun:
-        candidates = candidates or read_candidates(files)
-        return _bench(task_file, candidates, settings, begun, json=json, plain=plain, store=not no_store)
+    candidates = candidates or read_candidates(files)
+    return _bench(task_file, candidates, settings, json=json, plain=plain, store=not no_store)
+
+
+def _named_for_service(task: str, file: "TaskFile") -> str:
+    """A task as another process finds it."""
+    from kerneltune.tools.task.load import builtin_names
+
+    return task if task in builtin_names() else str(file.path.resolve())
 
 
 def _through_service(
@@ -127,7 +141,8 @@ def _through_service(
         if answer is None:
             return None
         view = _view(len(candidates), json=json, plain=plain)
-        return _told(answer.iter_lines(), view, settings.runs_dir, json=json)
+        with view.status:
+            return _told(answer.iter_lines(), view, settings.runs_dir, json=json)
 
 
 def _told(lines: Iterable[str], view: "FilesView", runs_dir: Path, *, json: bool) -> int:
@@ -157,22 +172,27 @@ def _bench(
     task_file: "TaskFile",
     candidates: "Sequence[Candidate]",
     settings: Settings,
-    begun: "Workers",
     *,
     json: bool,
     plain: bool,
     store: bool,
 ) -> int:
     """Judge candidates with workers that warm up while what else is needed is imported."""
-    from kerneltune.agent.commands.session import Patience, session, workshop
-    from kerneltune.agent.record.store import Store
-
     if not candidates:
         raise UsageError("give at least one FILE, a folder, or - for stdin")
     view = _view(len(candidates), json=json, plain=plain)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(view.status)
+        from kerneltune.tools.sandbox import workers
+
+        begun = stack.enter_context(
+            workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir)
+        )
+        from kerneltune.agent.commands.session import Patience, session, workshop
+        from kerneltune.agent.record.store import Store
+
         kept = stack.enter_context(Store.open(settings.runs_dir)) if store else None
-        shop = stack.enter_context(workshop(settings, print_note, begun))
+        shop = stack.enter_context(workshop(settings, view.status, begun))
         patience = Patience(first_tier=settings.tier or "judged")
         return bench_opened(stack.enter_context(session(shop, task_file, patience)), candidates, settings, view, kept)
 
@@ -234,20 +254,20 @@ def bench_opened(
 
         listen(controls, tracker, opened, limits, view)
     with alive(folder) if folder else contextlib.nullcontext():
-        why = _judged(run, event, opened)
+        why = _judged(run, event, opened, settings)
     if why is StopReason.INTERRUPTED:
         return 130
     return int(not all(a.accepted for a in tracker.attempts))
 
 
-def _judged(run: "Run", event: RunStarted, opened: "Session") -> StopReason:
+def _judged(run: "Run", event: RunStarted, opened: "Session", settings: Settings) -> StopReason:
     """Judge all; whatever ends it, the end is an event and the last thing that is shown."""
     from kerneltune.agent.commands.session import ended, warn
     from kerneltune.agent.loop import optimize
 
     tracker, began_s, why = run.tracker, time.monotonic(), StopReason.FAILED
     tracker.emit(event)
-    warn(opened, event.run_id, tracker.emit)
+    warn(opened, event.run_id, settings, tracker.emit, model=True)
     try:
         optimize(run)
         why = StopReason.STOPPED if run.controls.stopping else StopReason.AUTHOR_DONE
@@ -273,7 +293,7 @@ class FilesView:
     ) -> None:
         self.attempts: dict[str, Attempt] = {}
         self._out, self._err = LineWriter(out, colour=colour), LineWriter(err)
-        self._terminal = err if live else None
+        self.status = StatusLine(err, live=live)
         self._json, self._colour, self._total = json, colour, total
         self._receipts: dict[str, dict[str, Json]] = {}
 
@@ -305,6 +325,7 @@ class FilesView:
             case Judged() | Verified(purpose="confirm"):
                 self._verdict(self.attempts[event.attempt_id])
             case RunEnded():
+                self.status.show("")
                 if self._json:
                     self._show(self._out, jsonlib.dumps(self._summary(event), allow_nan=False))
                 else:
@@ -319,20 +340,13 @@ class FilesView:
         self._show(self._out, jsonlib.dumps(made, allow_nan=False) if made else file_line(file, self._colour))
 
     def _progress(self, doing: str) -> None:
-        text = one_line(f"{len(self.judged)}/{self._total} judged; {doing}")
-        if self._terminal is None:
-            return self._err.write(f"… {text}")
-        self._terminal.write(f"\r\x1b[K{text[:100]}")
-        self._terminal.flush()
-        return None
+        self.status.show(f"{len(self.judged)}/{self._total} judged; {doing}")
 
     def _show(self, where: LineWriter, *lines: str) -> None:
         """Write lines that stay, in place of the progress."""
-        if self._terminal is not None:
-            self._terminal.write("\r\x1b[K")
-            self._terminal.flush()
-        for line in lines:
-            where.write(line)
+        with self.status.cleared():
+            for line in lines:
+                where.write(line)
 
     def _ranking(self, end: RunEnded) -> Iterator[str]:
         """The accepted files, best first, the counts by status, and where all is kept."""

@@ -5,7 +5,7 @@ from rich.table import Table
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.commands import DATABASE
 from kerneltune.agent.models.providers import KEY_VARIABLES
-from kerneltune.agent.record.query import RunSummary, latest_runs
+from kerneltune.agent.record.query import Filter, RunSummary, at_once, summaries
 from kerneltune.agent.settings import Environment, Settings
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import heading, standard_page
@@ -32,8 +32,9 @@ def print_first_page(settings: Settings, environment: Environment) -> None:
     machine = (("GPU", _gpu(gpu, settings)), ("author", _author(settings, environment)), ("software", software))
     page.print("kerneltune finds the fastest GPU kernel for a PyTorch task, and verifies it.")
     page.print(heading("begin with"), _rows(*begin, style="cyan"), heading("this machine"), _rows(*machine))
-    if latest := latest_runs(settings.runs_dir / DATABASE):
+    if latest := at_once(settings.runs_dir / DATABASE, lambda record: summaries(record, Filter(limit=1))):
         page.print(heading("latest run"), _rows(*_latest_run(latest[0]), style="cyan"))
+        page.print(_rows(("optimize browse", "all stored runs, in this terminal"), style="cyan"))
     page.print("", "optimize --help lists all commands and flags.")
 
 

@@ -48,6 +48,7 @@ from kerneltune.agent.commands.service import Busy, ClientRun, Priority, Service
 from kerneltune.agent.commands.session import Patience
 from kerneltune.agent.commands.show import line_json
 from kerneltune.agent.commands.verify import verification_json
+from kerneltune.agent.commands.web import Pages
 from kerneltune.agent.events import Event
 from kerneltune.agent.export.rewards import (
     GAMMA,
@@ -256,12 +257,18 @@ class ClientSession:
 
 
 class HttpServer:
-    """Answers requests with a service. `root`: the folder below which clients may name task files; `token`: what they
-    must show, "" where the socket's owner is the only one to reach it."""
+    """Answers requests with a service. `root`: the folder below which clients may name task files; `token`: what those
+    must show who come by TCP, while a Unix socket is reached by its owner alone; `pages`: for browsers."""
 
     def __init__(
-        self, service: Service, root: Path | None = None, token: str = "", times: HttpTimes | None = None
+        self,
+        service: Service,
+        root: Path | None = None,
+        token: str = "",
+        times: HttpTimes | None = None,
+        pages: Pages | None = None,
     ) -> None:
+        self.pages = pages
         self.service, self._root, self._token, self.times = service, root, token.encode(), times or HttpTimes()
         self.sessions: dict[str, ClientSession] = {}
         self.requests: Counter[int] = Counter()  # by status
@@ -292,7 +299,7 @@ class HttpServer:
     def app(self, more: Sequence[Route] = ()) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         """The ASGI application."""
         routes = [Route(one.path, getattr(self, one.handler), methods=[one.method]) for one in ENDPOINTS]
-        routes += more
+        routes += [*more, *(self.pages.routes() if self.pages else ())]
         kinds = (HTTPException, HttpError, Gone, ClientDisconnect, KerneltuneError, Exception)
         inner = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, refusal))
 
@@ -313,6 +320,8 @@ class HttpServer:
                 await send(message)
 
             if self._token and scope["path"] != "/health" and not self._is_owner(scope):
+                if self.pages is not None and (answer := self.pages.let_in(Request(scope))) is not None:
+                    return await answer(scope, receive, counted)
                 headers = {"www-authenticate": "Bearer", "connection": "close"}
                 return await _error(401, "show the token: Authorization: Bearer …", headers)(scope, receive, counted)
             return await inner(scope, bounded, counted)
@@ -321,7 +330,11 @@ class HttpServer:
 
     def _is_owner(self, scope: Scope) -> bool:
         """Whether a request shows the token: as a bearer's, or in the user information of its URL, for clients of which
-        nothing but the URL can be chosen."""
+        nothing but the URL can be chosen; or came by the socket; or is a browser's that may see its page."""
+        if scope["server"] is not None and scope["server"][1] is None:  # no port: a Unix socket
+            return True
+        if self.pages is not None and self.pages.may_see(Request(scope)):
+            return True
         kind, _, shown = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
         if kind.lower() == b"basic":
             with contextlib.suppress(ValueError):
@@ -966,7 +979,7 @@ def _teller(every_s: float = 1.0) -> Callable[[asyncio.AbstractEventLoop, dict[s
     return tell
 
 
-async def listen_to(listening: socket.socket, http: HttpServer) -> None:
+async def listen_to(listening: Sequence[socket.socket], http: HttpServer) -> None:
     """Answer until Ctrl-C or SIGTERM. Raises what keeps the service from judging, as soon as something does: what
     starts services starts it anew, and until then commands judge by themselves."""
     asyncio.get_running_loop().set_exception_handler(_teller())
@@ -981,7 +994,7 @@ async def listen_to(listening: socket.socket, http: HttpServer) -> None:
         )  # fmt: skip
         ending = asyncio.create_task(http.end_idle())
         try:
-            await _Server(config, http.service).serve([listening])
+            await _Server(config, http.service).serve(list(listening))
         finally:
             ending.cancel()
     if (failure := http.service.failure) is not None:

@@ -24,6 +24,7 @@ from kerneltune.agent.attempt import (
     Limits,
     Proposal,
     RunStart,
+    SearchPoint,
     StopReason,
     UpdateAction,
     best,
@@ -34,6 +35,8 @@ from kerneltune.agent.attempt import (
 from kerneltune.agent.authors.llm.author import LlmAuthor, context_limit, reply_limit
 from kerneltune.agent.authors.llm.prompts import RunPrompts, relevant
 from kerneltune.agent.authors.search.author import Lower, OfflineAuthor, lowered, through
+from kerneltune.agent.authors.search.experts import own_sketch
+from kerneltune.agent.authors.search.neighbours import Sketch
 from kerneltune.agent.commands.session import (
     USUAL_WIDTH,
     Session,
@@ -137,7 +140,9 @@ def checked(text: str, store: Store, task: TaskFile) -> StartingPoint | None:
         return None
     path = Path(os.path.expanduser(text))  # a ~ of nobody stays, where Path.expanduser would raise
     if path.suffix in _SUFFIXES or os.path.isfile(path):  # where Path.is_file raises for a name of 300 letters
-        return _file(path)
+        given = _file(path)
+        own_sketch(given.name, given.source)  # what it says of a search is wrong before anything is started
+        return given
     run, attempt = store.find_attempt(text)
     if run.task_sha256 != task.sha256:
         raise UsageError(
@@ -221,7 +226,8 @@ def start_actions(beginning: Beginning, tracker: AttemptTracker, offline: Callab
         return None
     if beginning.start is not None:
         start = beginning.start
-        origin = RunStart(beginning.wanted or BEST)
+        its = own_sketch(start.name, start.source) if start.parent_id is None else None  # a person's file
+        origin = RunStart(beginning.wanted or BEST, point=SearchPoint(its.name, its.params) if its else None)
         proposal = Proposal(start.source, f"the start: {start.name}", start.parent_id, origin)
         made = yield from _made(tracker, proposal)
     elif beginning.language == "ptx" and not beginning.wanted:
@@ -353,8 +359,6 @@ def named(name: str, why: str, settings: Settings, environment: Environment) -> 
         return Choice(OFFLINE, why)
     if name.startswith(f"{REPLAY}:"):
         return Choice(name, why, replayed=name.removeprefix(f"{REPLAY}:"))
-    if name.partition(":")[0] in CLIENTS:
-        raise UsageError(f"{name} is no model to ask: what a client drove goes on from a client, by its tool `start`")
     parse(name)
     keys = {"chat": environment.server_key} if environment.server_key else {}
     model = open_model(
@@ -440,12 +444,21 @@ def _offline_author(started: Started, tracker: AttemptTracker) -> Iterator[Offli
         started.store.earlier(started.event) if settings.warm_start else [],
         told,
         updater.ptx_of if started.choice.model is None and settings.language == "ptx" else None,
+        lambda: _own_of(tracker),
     )
     try:
         yield author
     finally:
         for problem in dict.fromkeys(author.problems):
             tracker.emit(Warned(tracker.run_id, problem))
+
+
+def _own_of(tracker: AttemptTracker) -> Sketch | None:
+    """What a search of the start's own parameters searches; None where the run has no such start."""
+    start = start_of(tracker)
+    if start is None or not isinstance(start.origin, RunStart) or start.origin.point is None:
+        return None
+    return own_sketch(start.origin.given, start.source) if start.origin.given != OFFLINE else None
 
 
 def _lower(opened: Session) -> Lower:
@@ -498,7 +511,7 @@ def _lessons(started: Started, tracker: AttemptTracker) -> list[Lesson]:
     found = {lesson.attempt_id: lesson for lesson in started.store.lessons(started.event)}
     lessons = [found[name] for name in named if name in found] if isinstance(named, dict) else []
     if lessons:
-        words = f"the model is told what {plural(len(lessons), 'prediction')} of earlier runs came to"
+        words = f"the model sees how {plural(len(lessons), 'prediction')} of earlier runs came out"
         tracker.emit(Note(tracker.run_id, "lessons", f"{words}; --no-lessons leaves them out"))
     return lessons
 
@@ -515,11 +528,13 @@ _WHOLE_S, _END_S = 180.0, 55.0  # 45 s of the end, a confirmation under way, sta
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended. `best` is its best accepted attempt, and `best_path` the file with that kernel."""
+    """How a run ended. `attempts`: how many it has; `best` is its best accepted attempt, and `best_path` the file with
+    that kernel."""
 
     run_id: str
     task: str
     why: StopReason
+    attempts: int
     best: Attempt | None = None
     best_path: Path | None = None
 
@@ -559,7 +574,6 @@ def run_task(
     written when something is wrong with the task, the settings or the runs directory. `choice`: the author, where that
     is not what the settings say; `open_task`: where the task is opened, if not for this run alone."""
     began_s, task_file = time.monotonic(), find_task(task)
-    limits_of(settings)
     with (
         contextlib.closing(choice or chosen(settings, environment)) as choice,
         Store.open(settings.runs_dir) as store,
@@ -609,7 +623,7 @@ def run_opened(
     suite: str = "",
 ) -> RunOutcome:
     """A new run on a task that is open; any number may follow one another. What can be asked before a task is opened
-    is the caller's: `limits_of`, `require_price`, and `checked` for the start. `ready_s`: what getting ready took;
+    is the caller's: `require_price`, and `checked` for the start. `ready_s`: what getting ready took;
     `suite`: the one that the run is part of. Raises UsageError."""
     if choice.replayed and settings.max_attempts is None:
         settings = replace(settings, max_attempts=len(_replayed(choice, store)) or 1)
@@ -645,25 +659,9 @@ def budgeted(settings: Settings, *, gpu: bool, search: bool, ready_s: float = 0.
 
 
 def limits_of(settings: Settings) -> Limits:
-    """When a run with these settings ends. Raises UsageError for what no run can keep to."""
-    attempts = USUAL_ATTEMPTS if settings.max_attempts is None else settings.max_attempts
-    if attempts < 1:
-        raise UsageError(f"--max-attempts {attempts}: a run needs at least 1 attempt")
-    if settings.max_time_s is not None and not settings.max_time_s > 0:
-        raise UsageError(f"--max-time {settings.max_time_s:g}: give a number of seconds above 0")
-    if settings.retry_time_s < 0:
-        raise UsageError(f"--retry-time {settings.retry_time_s}: give a number of seconds, or 0 for no second try")
-    if settings.patience is not None and settings.patience < 1:
-        raise UsageError(f"--patience {settings.patience}: give at least 1 attempt")
-    for flag, value in (
-        ("--max-cost", settings.max_cost_usd),
-        ("--target-speedup", settings.target_speedup),
-        ("--target-sol", settings.target_sol),
-    ):
-        if value is not None and not value > 0:
-            raise UsageError(f"{flag} {value:g}: give a number above 0")
+    """When a run with these settings ends."""
     return Limits(
-        attempts,
+        USUAL_ATTEMPTS if settings.max_attempts is None else settings.max_attempts,
         settings.max_time_s,
         settings.patience,
         settings.max_cost_usd,
@@ -831,7 +829,7 @@ def _drive(started: Started) -> RunOutcome:
     emit(RunResumed(event.run_id, len(started.attempts)) if started.events else event)
     if started.events:
         show(LimitsChanged(event.run_id, limits))  # what counts now; the start says what did
-    warn(opened, event.run_id, emit)
+    warn(opened, event.run_id, settings, emit, model=started.choice.model is not None)
     tiers = search_tiers if started.choice.is_search else tiers_for
     tracker = AttemptTracker(
         event.run_id, opened.task, opened.tools, emit, started.attempts, started.next_number,
@@ -863,7 +861,7 @@ def _drive(started: Started) -> RunOutcome:
             path = write_best(settings.runs_dir / event.run_id, leader, event, tracker.task) if leader else None
         finally:
             tracker.emit(ended(tracker, why, round(controls.clock_s - begun_s, 3), path))
-    return RunOutcome(event.run_id, event.task, why, leader, path)
+    return RunOutcome(event.run_id, event.task, why, len(tracker.attempts), leader, path)
 
 
 def refusal(error: LlmError) -> StopReason:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
@@ -18,7 +19,7 @@ from kerneltune.agent.report.data import RunData, claim
 from kerneltune.agent.report.page import run_page
 from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.settings import chosen_settings
-from kerneltune.agent.view.output import LineWriter, say
+from kerneltune.agent.view.output import LineWriter, say, status_line
 from kerneltune.agent.view.state import Spending
 from kerneltune.tools.schema.codec import Json, parsed, read_file
 from kerneltune.tools.schema.errors import StoreError, UsageError
@@ -106,8 +107,9 @@ def write_report(
     require_record(runs_dir)
     if output is not None and output.is_dir():
         raise UsageError(f"{output} is a folder; name a file in it: -o {output / 'report.html'}")
-    with Store.open(runs_dir, to_look=True) as store:
-        page = _suite_page(store, runs) if suite or len(runs) > 1 else _run_page(store, runs[0])
+    with Store.open(runs_dir, to_look=True) as store, status_line("making the report"):
+        many = suite or len(runs) > 1
+        page = _suite_page(store, runs, linked=output is None) if many else _run_page(store, runs[0])
     data = page.html.encode("utf-8", "replace")
     if to_stdout:
         sys.stdout.flush()
@@ -137,7 +139,9 @@ def _run_page(store: "Store", text: str) -> ReportPage:
     return ReportPage(html, home, shown.line(claim(material).text, 2_000), (run_id,))
 
 
-def _suite_page(store: "Store", runs: Sequence[str]) -> ReportPage:
+def _suite_page(store: "Store", runs: Sequence[str], *, linked: bool) -> ReportPage:
+    """`linked`: to the reports of its runs, which are written beside their kernels; a page that is put elsewhere could
+    not find them."""
     from kerneltune.agent.report.suite import suite, suite_claim, suite_page
 
     named = [store.of_suite(text) or [store.find_run(text.partition("/")[0])] for text in runs]
@@ -151,7 +155,12 @@ def _suite_page(store: "Store", runs: Sequence[str]) -> ReportPage:
         )
     materials = sorted(materials_of(store, run_ids), key=lambda m: m.trajectory.run.task)
     shown = Sanitizer(names_known(store.machines()))
-    html = suite_page(materials, shown, version=versions()["kerneltune"], chosen=chosen)
+    links = {}
+    for run_id in run_ids if linked else ():
+        its = _run_page(store, run_id)
+        _write(its.home, its.html.encode("utf-8", "replace"))
+        links[run_id] = quote(str(its.home.relative_to(store.path.parent)))
+    html = suite_page(materials, shown, version=versions()["kerneltune"], chosen=chosen, links=links)
     statement = " ".join(suite_claim(suite(materials)))
     return ReportPage(html, store.path.parent / "suite.html", shown.line(statement, 2_000), tuple(run_ids))
 

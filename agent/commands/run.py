@@ -4,12 +4,26 @@ The first frame comes before what a run needs is imported, which takes a second.
 """
 
 import sys
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from kerneltune.agent.commands import Arch, AsLines, Counters, RunsDir, Task, Tier, TrustTask, Unsandboxed, Width
-from kerneltune.agent.models.providers import SPELLINGS
+from kerneltune.agent.commands import (
+    DATABASE,
+    Arch,
+    AsLines,
+    Counters,
+    RunsDir,
+    Task,
+    Tier,
+    TrustTask,
+    Unsandboxed,
+    Width,
+    require_record,
+)
+from kerneltune.agent.models.providers import OFFLINE, REPLAY, SPELLINGS, parse
 from kerneltune.agent.models.types import Effort
 from kerneltune.agent.settings import Environment, Language, Settings, Strategy, chosen_settings, environment
 from kerneltune.tools.schema.codec import shell_word
@@ -77,7 +91,12 @@ def run(
     ] = None,
     max_time_s: Annotated[
         float | None,
-        Parameter(name="--max-time", metavar="SECONDS", group=_STOP, help="Stop after this many seconds."),
+        Parameter(
+            name="--max-time",
+            metavar="SECONDS",
+            group=_STOP,
+            help="Begin no attempt after this many seconds; start, what is under way and the end come on top.",
+        ),
     ] = None,
     max_cost_usd: Annotated[
         float | None,
@@ -146,19 +165,22 @@ def _run_shown(
     trust_task: bool,
 ) -> int:
     """Run or resume, shown in the way that fits whoever looks; returns the exit code."""
+    began_s = time.monotonic()
     from kerneltune.agent.attempt import Controls, StopReason
+    from kerneltune.agent.commands.browse import shelf
     from kerneltune.agent.events import Note
-    from kerneltune.agent.view.live import close_view, open_view
+    from kerneltune.agent.view.live import LiveView, close_view, open_view
     from kerneltune.agent.view.output import can_show_screen, choose_view, say
-    from kerneltune.tools.task.load import find_task
 
     choice = choose_view(environment, is_terminal=can_show_screen(sys.stderr), json=json, plain=plain)
-    if task is not None:
-        find_task(task)  # a misspelt task should not clear the screen first
+    _refuse_misspelt(task, resume, settings)
     controls = Controls()
     view = open_view(choice, controls)
+    took_s = 0.0
     try:
-        with view:
+        with view, shelf(settings) as pages:
+            if isinstance(view, LiveView):
+                pages.serve(view)
             if choice.kind == "live":
                 view(Note("", "starting", f"going on with {resume}" if resume else str(task)))
             from kerneltune.tools.sandbox import workers
@@ -172,25 +194,60 @@ def _run_shown(
                     outcome = resume_run(
                         resume, settings, environment, view, controls, warming, task=task, trust_task=trust_task
                     )
+            took_s = time.monotonic() - began_s
+            if isinstance(view, LiveView) and outcome.why not in (StopReason.INTERRUPTED, StopReason.STOPPED):
+                view.stay()
     except StoreError:
         if choice.kind != "json" and view.state.ended:  # what was reached is shown, whatever the disk says
-            close_view(choice, view, [])
+            close_view(choice, view, [], time.monotonic() - began_s)
         raise
-    close_view(choice, view, _next_commands(outcome))
+    close_view(choice, view, _next_commands(outcome, task or outcome.task), took_s)
     if json and outcome.why is StopReason.INTERRUPTED:  # the other views end in what to type next
         say(f"optimize: interrupted; go on with: optimize --resume {shell_word(outcome.run_id)}")
     return outcome.exit_code
 
 
-def _next_commands(outcome: "RunOutcome") -> "list[NextCommand]":
+def _refuse_misspelt(task: str | None, resume: str | None, settings: Settings) -> None:
+    """Raise UsageError or StoreError for a task, a model or a run that there is none of, before the screen is cleared
+    and before anything is started."""
+    from kerneltune.agent.record.query import NotFound, at_once, run_named
+    from kerneltune.tools.task.load import find_task
+
+    if task is not None:
+        find_task(task)
+    if settings.model not in ("", OFFLINE) and not settings.model.startswith(f"{REPLAY}:"):
+        parse(settings.model)
+    if resume is not None:
+        require_record(settings.runs_dir)
+        database = settings.runs_dir / DATABASE
+        try:
+            at_once(database, partial(run_named, resume))
+        except NotFound as error:
+            raise StoreError(f"{database}: {error}") from error
+
+
+def _next_commands(outcome: "RunOutcome", task: str) -> "list[NextCommand]":
+    """What to do now, for how the run ended: a kernel, a run that can go on, or neither."""
     from kerneltune.agent.attempt import StopReason
     from kerneltune.agent.view.plain import NextCommand
 
-    resume = NextCommand(f"optimize --resume {shell_word(outcome.run_id)}", "go on with this run")
-    commands = []
+    run = shell_word(outcome.run_id)
+    look = NextCommand(f"optimize show {run}", "all attempts")
+    commands = [look] if outcome.attempts else []
     if outcome.best is not None:
-        commands.append(NextCommand(f"less {shell_word(str(outcome.best_path))}", "the kernel, with its verdict"))
         best = shell_word(outcome.best.attempt_id)
-        commands.append(NextCommand(f"optimize verify {best}", "judge it again, here or elsewhere"))
-    commands.insert(0 if outcome.why in (StopReason.INTERRUPTED, StopReason.STOPPED) else len(commands), resume)
-    return [*commands, NextCommand("optimize runs", "all runs"), NextCommand("optimize tasks", "other tasks")]
+        commands = [
+            NextCommand(f"less {shell_word(str(outcome.best_path))}", "the kernel"),
+            NextCommand(f"optimize verify {best}", "judge it again"),
+            *commands,
+        ]
+    elif outcome.why is StopReason.AUTHOR_DONE:
+        again = f"optimize --task {shell_word(task)}"
+        commands += [
+            NextCommand(f"{again} --from FILE.py", "begin with a kernel of yours"),
+            NextCommand(f"{again} --model anthropic", "let a model write, with ANTHROPIC_API_KEY set"),
+        ]
+    if outcome.why is not StopReason.AUTHOR_DONE:  # else it would end again at once
+        resume = NextCommand(f"optimize --resume {run}", "go on with this run")
+        commands.insert(0 if outcome.why in (StopReason.INTERRUPTED, StopReason.STOPPED) else len(commands), resume)
+    return commands

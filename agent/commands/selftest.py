@@ -12,9 +12,8 @@ from cyclopts import App, Parameter
 from rich.text import Text
 
 from kerneltune.agent.commands import AsJson, Tier, Unsandboxed, Width
-from kerneltune.agent.events import Note
 from kerneltune.agent.settings import Settings, chosen_settings
-from kerneltune.agent.view.output import columns, print_note, standard_page
+from kerneltune.agent.view.output import StatusLine, columns, say, standard_page, status_line
 from kerneltune.tools.schema.codec import Json, one_line
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Tier as VerdictTier
@@ -76,10 +75,11 @@ def run_corpus(
     if only_list:
         _list(chosen, json=json)
         return 0
-    with workshop(settings, print_note) as shop:
+    with status_line() as status, workshop(settings, status) as shop:
         for warning in shop.warnings:
-            print_note(Note("", "warning:", warning))
-        done = tuple(_all(shop, chosen, settings))
+            with status.cleared():
+                say(one_line(f"warning: {warning}"))
+        done = tuple(_all(shop, chosen, settings, status))
         gpu = shop.gpu.name if shop.gpu else None
     if json:
         print(jsonlib.dumps(_results_json(done, gpu), allow_nan=False))
@@ -116,7 +116,9 @@ class SpecimenResult:
         return f"{self.verdict.status.value}: {self.verdict.detail}" if self.verdict else ""
 
 
-def _all(shop: "Workshop", chosen: "Sequence[Specimen]", settings: Settings) -> Iterator[SpecimenResult]:
+def _all(
+    shop: "Workshop", chosen: "Sequence[Specimen]", settings: Settings, status: StatusLine
+) -> Iterator[SpecimenResult]:
     """Judge them in one session per task, since opening one takes seconds. A failure is shown with its verdict: a run
     may not live to print its table."""
     from kerneltune.agent.commands.session import Patience, session
@@ -128,11 +130,15 @@ def _all(shop: "Workshop", chosen: "Sequence[Specimen]", settings: Settings) -> 
     yield from (SpecimenResult(s, "skipped") for s in chosen if s not in runnable)
     for task in dict.fromkeys(str(s.task) for s in runnable):
         of_task = [s for s in runnable if str(s.task) == task]
-        print_note(Note("", "task", f"{task}: {len(of_task)} files"))
+        status.show(f"task {task}: {len(of_task)} files")
         with session(shop, find_task(task), patience) as opened:
             for done, result in enumerate(_judged(opened, of_task, settings.tier or "judged"), 1):
-                failure = f" ({result.said})" if result.outcome in FAILURES else ""
-                print_note(Note("", f"{done}/{len(of_task)}", f"{result.name}: {result.outcome}{failure}"))
+                line = f"{done}/{len(of_task)} {result.name}: {result.outcome}"
+                if result.outcome in FAILURES:
+                    with status.cleared():
+                        say(one_line(f"… {line} ({result.said})"))
+                else:
+                    status.show(line)
                 yield result
 
 

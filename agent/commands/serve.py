@@ -21,6 +21,7 @@ from kerneltune.agent.settings import chosen_settings, environment
 from kerneltune.tools.schema.codec import one_line, read_file
 from kerneltune.tools.schema.errors import Unfit, UsageError
 
+_WEB = "127.0.0.1:8422"
 _LONGEST_PATH = 107  # bytes of a Unix socket's
 _MOST_TOKEN_BYTES = 4096
 _OWN_HOSTS = ("127.0.0.1", "localhost", "::1")
@@ -30,6 +31,7 @@ command = App(
     help_epilogue="""
 Examples:
     optimize serve                             on a Unix socket in runs/
+    optimize serve --web                       and show runs in a browser
     optimize serve --listen 127.0.0.1:8123     and print a token
     KERNELTUNE_TOKEN=… optimize serve --listen 0.0.0.0:8123
     curl http://127.0.0.1:8123/health          is it there?
@@ -50,6 +52,9 @@ def serve(
     root: Annotated[
         Path | None, Parameter(metavar="DIR", help="Clients may name task files below it; else built-in tasks alone.")
     ] = None,
+    web: Annotated[
+        bool, Parameter(help="Show stored runs as pages: on --listen, else 127.0.0.1:8422.", negative="")
+    ] = False,
     width: Width = None,
     arch: Arch = None,
     runs_dir: RunsDir = None,
@@ -64,24 +69,33 @@ def serve(
         raise Unfit(f"optimize serve needs {' and '.join(missing)}: pip install 'kerneltune[serve]'")
     if listen is not None and socket is not None:
         raise UsageError("give --socket or --listen, not both")
-    if listen is None and token_file is not None:
-        raise UsageError("--token-file is for --listen; a Unix socket is for its owner alone")
+    if listen is None and token_file is not None and not web:
+        raise UsageError("--token-file is for --listen and --web; a Unix socket is for its owner alone")
     if root is not None and not root.is_dir():
         raise UsageError(f"--root {root}: no such folder")
     path = socket or service_socket(settings.runs_dir)
-    token, made = _token(token_file, here.token, listen) if listen is not None else ("", False)
-    with _on_tcp(listen) if listen is not None else _on_unix(path) as listening:
+    on_tcp = listen or (_WEB if web else None)
+    token, made = _token(token_file, here.token, on_tcp) if on_tcp is not None else ("", False)
+    with contextlib.ExitStack() as held:
+        listening = [held.enter_context(_on_unix(path))] if listen is None else []
+        if on_tcp is not None:
+            listening.append(held.enter_context(_on_tcp(on_tcp, may_move=listen is None)))
         from kerneltune.tools.sandbox import workers
 
-        print(f"serving on {_place(listening, path)}", flush=True)
-        if made:
+        print(f"serving on {_place(listening[0], path)}", flush=True)
+        if made and not web:
             print(f"token {token}", flush=True)
+        if web:
+            print(f"pages at {_place(listening[-1], path)}/?token={token}", flush=True)
         with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as begun:
             from kerneltune.agent.commands.http_server import HttpServer, listen_to
             from kerneltune.agent.commands.service import Service
+            from kerneltune.agent.commands.web import Pages
 
+            pages = Pages(settings.runs_dir, token) if web else None
             with Service(settings, here, begun) as service:
-                asyncio.run(listen_to(listening, HttpServer(service, root and root.resolve(), token)))
+                http = HttpServer(service, root and root.resolve(), token, pages=pages)
+                asyncio.run(listen_to(listening, http))
     return 0
 
 
@@ -113,11 +127,17 @@ def _address(listen: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def _on_tcp(listen: str) -> Iterator[sockets.socket]:
+def _on_tcp(listen: str, *, may_move: bool = False) -> Iterator[sockets.socket]:
+    """`may_move`: to any other port, where somebody has that one."""
     host, port = _address(listen)
     family = sockets.AF_INET6 if ":" in host else sockets.AF_INET
     try:
-        listening = sockets.create_server((host, port), family=family)
+        try:
+            listening = sockets.create_server((host, port), family=family)
+        except OSError as error:
+            if not (may_move and error.errno == errno.EADDRINUSE):
+                raise
+            listening = sockets.create_server((host, 0), family=family)
     except OSError as error:
         raise UsageError(f"--listen {listen}: {error.strerror or error}") from error
     with listening:

@@ -39,7 +39,7 @@ from kerneltune.tools.sandbox.confine import available
 from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import Json, decode, encode
-from kerneltune.tools.schema.errors import TaskError, Unconfined, UsageError
+from kerneltune.tools.schema.errors import TaskError, Unconfined
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH, ceilings_path, load_ceilings
 from kerneltune.tools.schema.messages import BASELINES, Baselines, Open, Opened
 from kerneltune.tools.schema.task import TaskSpec
@@ -56,15 +56,13 @@ CORES_EACH = 2  # a tracer and a compiler, each a process
 
 
 def width_of(settings: Settings, *, gpu: bool, cores: int | None = None) -> int:
-    """Candidates under way at a time. Without a GPU the cores check, too. Raises UsageError."""
-    if settings.width is None:
-        if not gpu:
-            return USUAL_WIDTH
-        cores = cores or len(os.sched_getaffinity(0))
-        return max(USUAL_WIDTH, min(MOST_ON_A_GPU, cores // CORES_EACH))
-    if not 1 <= settings.width <= 64:
-        raise UsageError(f"--width {settings.width}: give 1 to 64 candidates")
-    return settings.width
+    """Candidates under way at a time. Without a GPU the cores check, too."""
+    if settings.width is not None:
+        return settings.width
+    if not gpu:
+        return USUAL_WIDTH
+    cores = cores or len(os.sched_getaffinity(0))
+    return max(USUAL_WIDTH, min(MOST_ON_A_GPU, cores // CORES_EACH))
 
 
 def ceilings_file(cache_dir: Path, gpu: GpuInfo) -> Path:
@@ -218,9 +216,8 @@ def _why(sandbox: Enforced) -> str:
 
 @contextlib.contextmanager
 def workshop(settings: Settings, show: Emit, begun: workers.Workers | None = None) -> Iterator[Workshop]:
-    """Start the workers, or go on with those that were `begun`. Raises UsageError before that when they cannot be
-    confined, or the width makes no sense."""
-    width_of(settings, gpu=False)
+    """Start the workers, or go on with those that were `begun`. Raises Unconfined before that where they cannot be
+    confined."""
     sandbox = available()
     require_confinement(sandbox, allow=settings.allow_unsandboxed)
     gpu = gpu_info()
@@ -361,12 +358,11 @@ def run_started(opened: Session, author: str, why: str, limits: dict[str, Json],
     )
 
 
-def warn(opened: Session, run_id: str, emit: Emit) -> None:
-    """Say what the user must know of this machine and this task."""
-    for text in opened.warnings:
+def warn(opened: Session, run_id: str, settings: Settings, emit: Emit, *, model: bool) -> None:
+    """Say what the user must know of this machine and this task, and which settings do nothing here; `model`: whether
+    one is asked."""
+    for text in (*opened.warnings, *settings.idle(gpu=opened.gpu is not None, model=model)):
         emit(Warned(run_id, text))
-    if opened.gpu is None:
-        emit(Warned(run_id, "no NVIDIA GPU: kernels are compiled and checked, not timed"))
 
 
 def ended(tracker: AttemptTracker, why: StopReason, elapsed_s: float, best_path: Path | None = None) -> RunEnded:

@@ -3,13 +3,13 @@
 What an attempt compiles to is not stored: its plan is compiled again, confined, for the GPU of its run.
 """
 
+import contextlib
 import difflib
 import json as jsonlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,27 +18,36 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kerneltune.agent.attempt import Attempt, GivenFile, RunStart, point_of
+from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.commands import AsJson, MinSpeedup, RunsDir, TrustTask, Verdict
 from kerneltune.agent.events import RunStarted, Updated, Verified
-from kerneltune.agent.models.types import ToolCall
 from kerneltune.agent.record.folder import folder_of, receipt_path
-from kerneltune.agent.record.query import Filter, RunSummary
-from kerneltune.agent.record.trajectory import Conversation, Message, trajectory
+from kerneltune.agent.record.query import Filter, RunSummary, is_number
+from kerneltune.agent.record.trajectory import Conversation, trajectory
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
+from kerneltune.agent.view.attempt import (
+    ShownAttempt,
+    attempts_table,
+    diff_text,
+    known_of,
+    label,
+    speedup_words,
+    spoken,
+    time_words,
+    unified,
+)
 from kerneltune.agent.view.output import (
     Page,
     choose_view,
     columns,
     facts,
     heading,
-    print_note,
     run_json,
     short,
     standard_page,
+    status_line,
 )
-from kerneltune.tools.reflect import evidence_in_words
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line, read_file
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.plan import Kernel, Plan
@@ -52,7 +61,7 @@ from kerneltune.tools.schema.sass import (
     listing,
     numbered_ptx,
 )
-from kerneltune.tools.schema.verdict import CaseResult, KernelReport, Status
+from kerneltune.tools.schema.verdict import KernelReport, Status
 
 if TYPE_CHECKING:
     from kerneltune.agent.commands.session import Workshop
@@ -69,13 +78,14 @@ command = App(
     name="show",
     help_epilogue="""
 Examples:
-    optimize show 20260101-120000-softmax-ab12       a run and its attempts
-    optimize show 20260101-12 --verdict wrong        the start of an id does
-    optimize show 20260101-120000-softmax-ab12/7     an attempt
-    optimize show 20260101-120000-softmax-ab12/7 --source > mine.py
-    optimize show 20260101-120000-softmax-ab12/7 --conversation
-    optimize show 20260101-120000-softmax-ab12/7 --sass --against 20260101-120000-softmax-ab12/3
-    optimize show 20260101-120000-softmax-ab12 --ptx > best.ptx
+    optimize show last                        the latest run and its attempts
+    optimize show softmax --verdict wrong     the latest run of that task
+    optimize show 20260101-12/7               an attempt; the start of an id does
+    optimize show 7 --against 1               two attempts of the latest run
+    optimize show last/7 --source > mine.py
+    optimize show last/7 --conversation
+    optimize show last/7 --sass --against 3
+    optimize show last --ptx > best.ptx
 """,
 )
 
@@ -84,7 +94,7 @@ Examples:
 def show(
     name: Annotated[
         str,
-        Parameter(help="A run, or RUN/NUMBER for an attempt, or the start of either."),
+        Parameter(help="A run, or RUN/NUMBER for an attempt: an id or its start, last, -2, a task's name."),
     ],
     /,
     *,
@@ -97,7 +107,7 @@ def show(
     trust_task: TrustTask = False,
     against: Annotated[
         str | None,
-        Parameter(metavar="ATTEMPT", help="With --sass or --ptx: what differs from this one."),
+        Parameter(metavar="ATTEMPT", help="Compare with this one; with --sass or --ptx, what both compile to."),
     ] = None,
     verdict: Verdict = None,
     min_speedup: MinSpeedup = None,
@@ -114,16 +124,16 @@ def show(
 
     parts = Parts(source, diff, conversation, receipt, sass, ptx, against)
     wanted = Filter(verdict=verdict, min_speedup=min_speedup)
-    if against is not None and not parts.is_compiled:
-        raise UsageError("--against compares what two attempts compile to: give --sass or --ptx with it")
     page = standard_page(colour=choose_view(environment(), is_terminal=sys.stdout.isatty()).colour)
     with Store.open(settings.runs_dir, to_look=True) as store:
-        if "/" not in name and not parts.of_attempt:
+        if not ("/" in name or is_number(name) or parts.of_attempt):
             _show_run(store, store.find_run(name), parts, wanted, page, json=json)
             return 0
         if wanted != Filter():
             raise UsageError("--verdict and --min-speedup choose attempts of a run: give them with a run's id alone")
         attempt_id = store.find_attempt_id(name)
+        if against is not None:
+            parts = replace(parts, against=store.find_attempt_id(_in_run_of(attempt_id, against)))
         if parts.is_compiled:
             _show_compiled(store, attempt_id, parts, settings, page, json=json, trust_task=trust_task)
         else:
@@ -131,10 +141,15 @@ def show(
     return 0
 
 
+def _in_run_of(attempt_id: str, named: str) -> str:
+    """An attempt as a person named it beside another: a number alone is one of the same run."""
+    return f"{attempt_id.rpartition('/')[0]}/{named}" if named.isdecimal() else named
+
+
 @dataclass(frozen=True)
 class Parts:
     """What of an attempt was asked for by name; nothing stands for all but the conversation and what it compiles to.
-    `against`: another attempt, from which `sass` and `ptx` are told apart."""
+    `against`: the id of another attempt, with which it is compared."""
 
     source: bool = False
     diff: bool = False
@@ -147,7 +162,7 @@ class Parts:
     @property
     def of_attempt(self) -> bool:
         """Whether only an attempt has it: of a run, its best is meant."""
-        return self.source or self.diff or self.receipt or self.is_compiled
+        return self.source or self.diff or self.receipt or self.is_compiled or self.against is not None
 
     @property
     def is_compiled(self) -> bool:
@@ -160,7 +175,7 @@ def _show_run(store: "Store", run_id: str, parts: Parts, wanted: Filter, page: P
         found = _conversations(store, run_id)
         if not found:
             raise StoreError(f"run {run_id} held no conversation: its author is not a model")
-        return print_conversations(found, page)
+        return page.print(*spoken(found))
     summary = store.run_summary(run_id)
     if summary is None:
         raise StoreError(f"{store.path}: run {run_id} is gone")
@@ -181,21 +196,62 @@ def _show_run(store: "Store", run_id: str, parts: Parts, wanted: Filter, page: P
 
 
 def _show_attempt(store: "Store", attempt_id: str, parts: Parts, page: Page, *, json: bool) -> None:
-    shown = _shown(store, attempt_id)
+    shown = shown_attempt(store, attempt_id)
+    if parts.against is not None:
+        return _show_comparison(store.find_attempt(parts.against)[1], shown.record, parts, page, json=json)
     if json:
-        conversation = _until(store, shown) if parts.conversation and shown.record.conversation else None
-        return print(jsonlib.dumps(attempt_json(shown, conversation), allow_nan=False))
+        spoke = parts.conversation and shown.record.conversation
+        conversation = said_until(store, shown.record) if spoke else None
+        path = _receipt_path(store, attempt_id)
+        return print(jsonlib.dumps(attempt_json(shown, path, conversation), allow_nan=False))
     if parts == Parts():
-        return print_attempt(shown, page)
+        page.print(*known_of(shown))
+        if shown.record.parent_id:
+            page.print(heading(f"diff to {one_line(shown.record.parent_id)}"), diff_text(shown.diff))
+        return page.print(heading("source"), _source_text(shown.record.source, page))
     if parts.source:
         _exactly(shown.record.source, page, source=True)
     if parts.diff:
         _exactly(shown.diff, page)
     if parts.receipt:
-        _exactly(_receipt(shown), page)
+        _exactly(_receipt(store, attempt_id), page)
     if parts.conversation:
-        print_conversations([_until(store, shown)], page)
+        page.print(*spoken([said_until(store, shown.record)]))
     return None
+
+
+def _show_comparison(other: Attempt, record: Attempt, parts: Parts, page: Page, *, json: bool) -> None:
+    """Two attempts beside each other, and what differs in their sources."""
+    if parts.source or parts.receipt or parts.conversation:
+        raise UsageError("--against goes with --diff, --sass, --ptx or nothing")
+    diff = unified(other.source, record.source, other.attempt_id, record.attempt_id)
+    if json:
+        told = {"type": "comparison", "schema_version": 1, "diff": diff}
+        told["attempts"] = list(map(line_json, (other, record)))
+        return print(jsonlib.dumps(told, allow_nan=False))
+    if parts.diff:
+        return _exactly(diff, page)
+    own_run = other.attempt_id.startswith(record.attempt_id.rpartition("/")[0])
+    names = [f"#{a.number}" if own_run else a.attempt_id for a in (other, record)]
+    table = columns("", *names, cut=names)
+    for name, before, after in zip(_COMPARED, _compared(other), _compared(record), strict=True):
+        table.add_row(Text(name, style="bold"), before, after)
+    return page.print(table, heading("what differs in the source"), diff_text(diff))
+
+
+_COMPARED = ("tried", "verdict", "time", "speed-up", "registers", "spills", "occupancy", "shared")
+
+
+def _compared(attempt: Attempt) -> Iterator[RenderableType]:
+    kernels = attempt.kernels
+    yield short(words.short_name(attempt))
+    yield label(attempt.status)
+    yield time_words(attempt)
+    yield speedup_words(attempt)
+    yield words.registers(kernels) or "-"
+    yield words.size(words.spill_bytes(kernels)) if kernels else "-"
+    yield f"{words.occupancy(kernels):.0%}" if kernels else "-"
+    yield words.size(words.shared_bytes(kernels)) if kernels else "-"
 
 
 def _show_compiled(
@@ -205,8 +261,16 @@ def _show_compiled(
         raise UsageError(
             "--sass and --ptx are shown by themselves, without --source, --diff, --receipt, --conversation"
         )
-    others = [store.find_attempt_id(parts.against)] if parts.against is not None else []
-    shown, *rest = _compiled_attempts(store, [attempt_id, *others], settings, trust_task=trust_task)
+    others = [parts.against] if parts.against is not None else []
+
+    @contextlib.contextmanager
+    def opened() -> "Iterator[Workshop]":
+        from kerneltune.agent.commands.session import workshop
+
+        with status_line() as status, workshop(settings, status) as shop:
+            yield shop
+
+    shown, *rest = compiled_attempts(store, [attempt_id, *others], opened, trust_task=trust_task)
     against = rest[0] if rest else None
     if json:
         asked = [name for name in ("sass", "ptx") if getattr(parts, name)]
@@ -221,31 +285,48 @@ def _show_compiled(
 def _exactly(text: str, page: Page, *, source: bool = False) -> None:
     """Print to a file or a program byte for byte; to a window in colour, and without what a terminal would obey."""
     if page.terminal:
-        page.print(source_text(text, page) if source else diff_text(text))
+        page.print(_source_text(text, page) if source else diff_text(text))
     else:
         page.write(text)
 
 
-def _receipt(shown: "ShownAttempt") -> str:
-    if shown.receipt_path is None:
+def _source_text(source: str, page: Page) -> RenderableType:
+    """Highlight a source where the page has colours."""
+    shown = words.lines(source).rstrip("\n")
+    if not (page.terminal and page.colour):
+        return Text(shown)
+    from rich.syntax import Syntax  # 100 ms for its lexers
+
+    return Syntax(shown, "python", theme="ansi_dark", background_color="default", word_wrap=True)
+
+
+def _receipt(store: "Store", attempt_id: str) -> str:
+    path = _receipt_path(store, attempt_id)
+    if path is None:
         raise StoreError(
-            f"no receipt of {shown.record.attempt_id} lies here; the machine that judged it may have it, "
+            f"no receipt of {attempt_id} lies here; the machine that judged it may have it, "
             "and `optimize merge` copies receipts"
         )
-    return read_file(Path(shown.receipt_path)).decode(errors="replace")
+    return read_file(path).decode(errors="replace")
 
 
-def _shown(store: "Store", attempt_id: str) -> "ShownAttempt":
+def _receipt_path(store: "Store", attempt_id: str) -> Path | None:
+    path = receipt_path(folder_of(store.path.parent, attempt_id.rpartition("/")[0]), attempt_id)
+    return path if path.is_file() else None
+
+
+def shown_attempt(store: "Store", attempt_id: str) -> ShownAttempt:
+    """An attempt with all that the record has of it. Raises StoreError."""
     run, record = store.find_attempt(attempt_id)
     events = store.load_attempt(attempt_id)
     ancestors = store.ancestors(record)
-    path = receipt_path(folder_of(store.path.parent, run.run_id), attempt_id)
+    path = _receipt_path(store, attempt_id)
     return ShownAttempt(
         run,
         record,
         ancestors,
         [e for e in events if isinstance(e, Verified) and e.purpose == "verify"],
-        str(path) if path.is_file() else None,
+        str(path or "no file here; the record keeps its evidence"),
         _facts_of(record, next((e for e in events if isinstance(e, Updated)), None)),
     )
 
@@ -270,10 +351,9 @@ def _conversations(store: "Store", run_id: str) -> tuple[Conversation, ...]:
         raise StoreError(f"{store.path}: a reply of run {run_id} is damaged: {error}") from error
 
 
-def _until(store: "Store", shown: "ShownAttempt") -> Conversation:
-    """The attempt's conversation as far as the reply that proposed it."""
-    record = shown.record
-    found = _conversations(store, shown.run.run_id)
+def said_until(store: "Store", attempt: Attempt) -> Conversation:
+    """The attempt's conversation as far as the reply that proposed it. Raises StoreError where there is none."""
+    record, found = attempt, _conversations(store, attempt.attempt_id.rpartition("/")[0])
     its = next((c for c in found if c.key == record.conversation), None)
     if its is None or record.turn is None:
         raise StoreError(f"attempt {record.attempt_id} was not written in a conversation with a model")
@@ -281,12 +361,16 @@ def _until(store: "Store", shown: "ShownAttempt") -> Conversation:
     return replace(its, messages=its.messages[: ends[-1] + 1 if ends else None])
 
 
-def _compiled_attempts(
-    store: "Store", attempt_ids: Sequence[str], settings: Settings, *, trust_task: bool
+def compiled_attempts(
+    store: "Store",
+    attempt_ids: Sequence[str],
+    opened: "Callable[[], contextlib.AbstractContextManager[Workshop]]",
+    *,
+    trust_task: bool = False,
 ) -> "list[CompiledAttempt]":
     """Each attempt's kernels, compiled and disassembled: those of the variant that was timed. Raises StoreError for an
     attempt that has no plan, or whose plan does not compile here."""
-    from kerneltune.agent.commands.session import stored_task, workshop
+    from kerneltune.agent.commands.session import stored_task
     from kerneltune.tools.sandbox.scratch import ScratchFolder
 
     found = [store.find_attempt(attempt_id) for attempt_id in attempt_ids]
@@ -299,7 +383,7 @@ def _compiled_attempts(
                 came = store.merged_from(run.run_id)
                 task, _ = stored_task(run, None, scratch, merged_from=came, trusted=trust_task)
             tasks.append(task)
-        with workshop(settings, print_note) as shop:
+        with opened() as shop:
             parts = zip(found, plans, tasks, strict=True)
             return [_compiled(run, its, plan, task, shop) for (run, its), plan, task in parts]
 
@@ -439,216 +523,9 @@ def _counts(run: RunSummary) -> Text:
     return counts if run.by_status else Text("none yet")
 
 
-def attempts_table(attempts: Sequence[Attempt], best_id: str | None = None) -> Table:
-    """Return a table with a row per attempt: parent, verdict, times, registers, rationale."""
-    shown = ("#", "parent", "verdict", "time", "speed-up", "regs", "spills", "tried")
-    table = columns(*shown, right=("#", "parent", "spills"), cut=("tried",))
-    for attempt in attempts:
-        table.add_row(*_row(attempt), style="bold" if attempt.attempt_id == best_id else "")
-    return table
-
-
-def _row(attempt: Attempt) -> Iterator[RenderableType]:
-    yield str(attempt.number)
-    yield words.parent_name(attempt.attempt_id, attempt.parent_id) or "-"
-    yield label(attempt.status)
-    yield time_words(attempt)
-    yield speedup_words(attempt)
-    registers = [str(k.registers) for k in attempt.kernels]
-    yield "+".join(registers[:3]) + "+…" * (len(registers) > 3) or "-"
-    yield f"{words.spill_bytes(attempt.kernels)}" if registers else "-"
-    why = "" if attempt.status in (None, *_RIGHT) else f"  [{one_line(attempt.detail)[:_MOST_DETAIL]}]"
-    yield short(attempt.rationale + why)
-
-
-def label(status: str | None) -> Text:
-    """Format a verdict's symbol and word, or that there is none."""
-    if status is None:
-        return Text("· no verdict", style="dim")
-    made = words.verdict_label(Status(status), padded=False)
-    made.no_wrap = False
-    return made
-
-
-def time_words(attempt: Attempt) -> str:
-    """Format the median and its 95 % interval."""
-    return words.timing(attempt.timing) if attempt.timing else "-"
-
-
-def speedup_words(attempt: Attempt) -> str:
-    """Format the speed-up over the fastest baseline, with its interval."""
-    return words.speedup(attempt.hardest) if attempt.hardest and not attempt.pending else "-"
-
-
-_WORST = 5
-_MOST_LINES = 20_000  # of two sources that are compared: the time grows with their product
-_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
-
-
-@dataclass(frozen=True)
-class ShownAttempt:
-    """An attempt and what is known beside it. `ancestors`: nearest first; `receipt_path`: None without a file;
-    `facts`: of its kernels, where they are known."""
-
-    run: RunStarted
-    record: Attempt
-    ancestors: Sequence[Attempt]
-    verifications: Sequence[Verified]
-    receipt_path: str | None
-    facts: Sequence[KernelFacts]
-
-    @property
-    def diff(self) -> str:
-        """The source against its parent's; empty without a parent."""
-        if not self.ancestors or self.record.parent_id is None:
-            return ""
-        return unified(self.ancestors[0].source, self.record.source, self.record.parent_id, self.record.attempt_id)
-
-
-def unified(before: str, after: str, from_name: str, to_name: str) -> str:
-    """Return a unified diff that `patch` accepts."""
-    old, new = (re.findall("[^\n]*\n|[^\n]+", source) for source in (before, after))
-    if len(old) + len(new) > _MOST_LINES:
-        return f"# {len(old)} and {len(new)} lines: too many to compare\n"
-    lines = difflib.unified_diff(old, new, from_name, to_name)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def print_attempt(shown: ShownAttempt, page: Page) -> None:
-    """Print everything known of an attempt but its conversation."""
-    page.print(_attempt_facts(shown), *_tables(shown))
-    if shown.record.parent_id:
-        page.print(heading(f"diff to {one_line(shown.record.parent_id)}"), diff_text(shown.diff))
-    page.print(heading("source"), source_text(shown.record.source, page))
-
-
-def diff_text(diff: str) -> Text:
-    """Colour a diff."""
-    text = Text()
-    for line in words.lines(diff or "the same source").splitlines():
-        text.append(line + "\n", style=_DIFF_STYLES.get(line[:1], ""))
-    text.rstrip()
-    return text
-
-
-def source_text(source: str, page: Page) -> RenderableType:
-    """Highlight a source where the page has colours."""
-    shown = words.lines(source).rstrip("\n")
-    if not (page.terminal and page.colour):
-        return Text(shown)
-    from rich.syntax import Syntax  # 100 ms for its lexers
-
-    return Syntax(shown, "python", theme="ansi_dark", background_color="default", word_wrap=True)
-
-
-def _attempt_facts(shown: ShownAttempt) -> Table:
-    table = facts()
-    for name, value in _fact_rows(shown):
-        table.add_row(name, value)
-    return table
-
-
-def _fact_rows(shown: ShownAttempt) -> Iterator[tuple[str, str | Text]]:
-    record, run = shown.record, shown.run
-    yield "attempt", record.attempt_id
-    yield "run", f"{run.task} by {run.author}, {run.gpu or f'no GPU ({run.arch})'}"
-    yield "proposed", f"{_time(record.at)}{_in_conversation(record)}"
-    yield "tried", record.rationale
-    match record.origin:
-        case RunStart(given):
-            yield "start", f"--from {given}"
-        case GivenFile(name):
-            yield "file", name
-    if point := point_of(record.origin):
-        yield "parameters", ", ".join(f"{k} {v}" for k, v in ({"sketch": point.sketch} | point.params).items())
-    tier = f", {record.tier}" if record.tier else ""
-    yield "verdict", label(record.status).append(f"{tier}  {one_line(record.detail)}", style="default")
-    yield from _measured(record)
-    for one in shown.facts:
-        yield "compiled", facts_in_words(one)
-    if record.library_ops:
-        yield "library", ", ".join(record.library_ops)
-    spent = {"trace": record.trace_s, "compile": record.compile_s, "judge": record.bench_s}
-    yield "took", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in spent.items() if seconds is not None) or "-"
-    for verified in shown.verifications:
-        held = "not decided" if verified.purpose == "unfinished" else "held" if verified.held else "did not hold"
-        yield "verified", f"{_time(verified.at)} on {verified.gpu or 'no GPU'}: {held}: {verified.why}"
-    yield "receipt", shown.receipt_path or "no file here; the record keeps its evidence"
-
-
-def _in_conversation(record: Attempt) -> str:
-    return f", conversation {record.conversation} turn {record.turn}" if record.conversation else ""
-
-
-def _measured(record: Attempt) -> Iterator[tuple[str, str]]:
-    if record.timing:
-        timing = record.timing
-        how = f"cold L2, {timing.n_blocks} blocks, {timing.n_launches} launches"
-        yield "time", f"{words.timing(timing)}, {how}"
-    for compared in words.fastest_first(record.comparisons):
-        yield f"over {compared.baseline}", f"{words.speedup(compared)} of {words.microseconds(compared.baseline_us)}"
-    if record.sol_fraction is not None:
-        yield "speed of light", f"{record.sol_fraction:.1%}"
-    if record.coverage is not None:
-        yield "coverage", f"{record.coverage:.0%} of the GPU's time in its own kernels"
-    if record.variant:
-        yield "variant", record.variant
-    if record.verdict:
-        yield from evidence_in_words(record.verdict)
-
-
-def _tables(shown: ShownAttempt) -> Iterator[RenderableType]:
-    record = shown.record
-    if record.cases:
-        right = sum(case.ok for case in record.cases)
-        yield heading(f"worst cases ({right} of {words.plural(len(record.cases), 'input set')} right)")
-        yield _cases(record.cases)
-    if record.kernels:
-        yield heading("kernels")
-        yield _kernels(record)
-    if record.expectations:
-        yield heading("hypotheses")
-        yield _expectations(record)
-    if shown.ancestors:
-        yield heading("derived from")
-        yield attempts_table(shown.ancestors)
-
-
-def _cases(cases: Sequence[CaseResult]) -> Table:
-    table = columns("", "case", "inputs", "error / tolerance", "largest error", "detail", cut=("detail",))
-    for case in worst(cases):
-        mark = Text("✓", style="green") if case.ok else Text("✗", style="red")
-        errors = (f"{case.error_ratio:.3g}", f"{case.max_abs_error:.3g}")
-        table.add_row(mark, case.case, case.inputs, *errors, short(case.sentence))
-    return table
-
-
-def worst(cases: Sequence[CaseResult]) -> list[CaseResult]:
-    """Return the worst cases: failed ones first, then by error; NaN is the worst."""
-    return sorted(cases, key=lambda c: (c.ok, c.error_ratio == c.error_ratio, -c.error_ratio))[:_WORST]
-
-
-def _kernels(record: Attempt) -> Table:
-    names = ("kernel", "registers", "spilled B", "stack B", "shared B", "warps", "stages", "occupancy")
-    table = columns(*names, right=names[1:])
-    for k in record.kernels:
-        numbers = (k.registers, k.spill_bytes, k.stack_bytes, k.shared_bytes, k.num_warps, k.num_stages)
-        table.add_row(k.name, *map(str, numbers), f"{k.occupancy:.2f}")
-    return table
-
-
-def _expectations(record: Attempt) -> Table:
-    table = columns("outcome", "hypothesis", "prediction", cut=("hypothesis", "prediction"))
-    for said in record.expectations:
-        table.add_row(said.outcome, short(said.hypothesis), short(said.prediction))
-    return table
-
-
-def _time(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def attempt_json(shown: ShownAttempt, conversation: Conversation | None = None) -> dict[str, Json]:
+def attempt_json(
+    shown: ShownAttempt, receipt: Path | None, conversation: Conversation | None = None
+) -> dict[str, Json]:
     """Return the one object of --json."""
     return {
         "type": "attempt",
@@ -659,7 +536,7 @@ def attempt_json(shown: ShownAttempt, conversation: Conversation | None = None) 
         "ancestors": list(map(line_json, shown.ancestors)),
         "diff": shown.diff or None,
         "verifications": [_verification(v) for v in shown.verifications],
-        "receipt_path": shown.receipt_path,
+        "receipt_path": None if receipt is None else str(receipt),
         "messages": None if conversation is None else encode(conversation.messages),
     }
 
@@ -815,38 +692,3 @@ def compiled_json(shown: CompiledAttempt, parts: Sequence[str], against: Compile
 
 def _sass_json(kernel: Sass) -> dict[str, Json]:
     return {name: value for name, value in encode(kernel).items() if name != "ptx"}
-
-
-_STYLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
-
-
-def print_conversations(conversations: Sequence[Conversation], page: Page) -> None:
-    """Print every message in order, below a line with its role."""
-    for conversation in conversations:
-        page.print(Text(one_line(f"conversation {conversation.key}"), style="bold"))
-        for message in conversation.messages:
-            page.print(_message_head(message), *_message_body(message))
-
-
-def _message_head(message: Message) -> Text:
-    told = one_line("; ".join((message.role, *words.message_facts(message))))
-    return Text(f"\n[{told}]", style=f"bold {_STYLES[message.role]}")
-
-
-def _message_body(message: Message) -> Iterator[Text]:
-    if message.thinking.strip():
-        yield Text(words.lines(message.thinking).strip("\n"), style="dim italic")
-    if message.text.strip():
-        yield Text(words.lines(message.text).strip("\n"))
-    for call in message.calls:
-        yield _call(call)
-
-
-def _call(call: ToolCall) -> Text:
-    text = Text(f"-> {one_line(call.name)}", style="bold")
-    for name, value in call.arguments.items():
-        text.append(f"\n   {one_line(name)}: ", style="bold")
-        text.append(words.argument(words.lines(str(value))), style="default")
-    if call.problem:
-        text.append(f"\n   {one_line(call.problem)}", style="red")
-    return text

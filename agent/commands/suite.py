@@ -51,7 +51,7 @@ Name = Annotated[
 BaseUrl = Annotated[str | None, Parameter(metavar="URL", help="The models' server.")]
 ModelEffort = Annotated[Effort | None, Parameter(help="How hard models think.")]
 Kernels = Annotated[Language | None, Parameter(help="What the kernels are written in.")]
-Dollars = Annotated[float | None, Parameter(name="--max-cost", metavar="DOLLARS", help="Dollars for all of it.")]
+Dollars = Annotated[float | None, Parameter(name="--max-cost", metavar="DOLLARS", help="Dollars for the whole suite.")]
 Ray = Annotated[
     str,
     Parameter(metavar="ADDRESS", help="Judge on the GPUs of a Ray cluster, side by side: auto, or HOST:PORT."),
@@ -82,9 +82,9 @@ def suite(
     weights: Annotated[
         str, Parameter(metavar="TASK=W,…", help="What the headroom of a task counts, where that is not 1.")
     ] = "",
-    max_attempts: Annotated[int | None, Parameter(metavar="N", help="Attempts for all of it.")] = None,
+    max_attempts: Annotated[int | None, Parameter(metavar="N", help="Attempts for the whole suite.")] = None,
     max_time_s: Annotated[
-        float | None, Parameter(name="--max-time", metavar="SECONDS", help="Seconds for all of it.")
+        float | None, Parameter(name="--max-time", metavar="SECONDS", help="Seconds for the whole suite.")
     ] = None,
     max_cost_usd: Dollars = None,
     patience: Annotated[
@@ -391,7 +391,7 @@ def print_end(end: SuiteEnd, *, json: bool) -> None:
     page.print(heading("next"))
     name = shell_word(end.work.name)
     table = facts()
-    table.add_row(f"optimize report {name} --suite", "all of it as one HTML file")
+    table.add_row(f"optimize report {name} --suite", "everything as one HTML file")
     table.add_row("optimize show RUN", "one of its runs")
     page.print(table)
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kerneltune.agent.commands import AsJson
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.output import Page, columns, say, standard_page
+from kerneltune.agent.view.output import Page, columns, say, short, standard_page, status_line
 from kerneltune.tools.schema.codec import Json, encode, one_line, shell_word
 from kerneltune.tools.schema.errors import TaskError, UsageError
 from kerneltune.tools.schema.gpus import GPUS, speed_of_light
@@ -110,7 +110,12 @@ def checked_task(task_file: "TaskFile") -> CheckedTask:
     from kerneltune.tools.bench import CPU_JUDGE
     from kerneltune.tools.sandbox import workers
 
-    with workers.started_base() as machine, machine.task(CPU_JUDGE, [task_file.path]) as judge:
+    doing = f"running {task_file.name}'s reference, and kernels that do nothing"
+    with (
+        status_line(doing),
+        workers.started_base() as machine,
+        machine.task(CPU_JUDGE, [task_file.path]) as judge,
+    ):
         return CheckedTask(*open_task(judge, task_file)[:2])
 
 
@@ -193,12 +198,12 @@ def _print_tasks(*, json: bool) -> None:
 
 def _tasks_table(groups: Mapping[str, Sequence[TaskSpec]]) -> Table:
     names = ("task", "precision", "bytes", "flops", "cases", "inputs of the timed case")
-    table = columns(*names, right=("bytes", "flops"))
+    table = columns(*names, right=("bytes", "flops"), cut=names[-1:], spare=("cases", "flops", "bytes"))
     for group, its in groups.items():
         table.add_row(Text(f"— {group}", style="dim"))
         for task in its:
             shown = str(sum(not c.held_out for c in task.cases))
-            table.add_row(task.name, task.precision, *_cost(task.main), shown, shapes(task.main))
+            table.add_row(task.name, task.precision, *_cost(task.main), shown, short(shapes(task.main)))
     return table
 
 
@@ -229,8 +234,9 @@ def _print_task(found: CheckedTask, source: str, *, json: bool) -> None:
         page.print(f"and {words.plural(hidden, 'case')} that no author sees")
     page.print(*(Text(f"✗ {one_line(note)}", style="red") for note in found.notes))
     page.print("", "The floor of the timed case on each GPU: bytes / bandwidth or flops / rate. No measurement.", "")
-    floors = columns("task", *(gpu.name for gpu in GPUS), right=[gpu.name for gpu in GPUS])
-    floors.add_row(task.name, *(f"{speed_of_light(task.main, gpu, task.precision).us:.1f} µs" for gpu in GPUS))
+    floors = columns("GPU", "floor", right=("floor",))
+    for gpu in GPUS:
+        floors.add_row(gpu.name, f"{speed_of_light(task.main, gpu, task.precision).us:.1f} µs")
     page.print(floors, "")
     if page.terminal:
         from rich.syntax import Syntax  # 100 ms for its lexers
@@ -241,11 +247,12 @@ def _print_task(found: CheckedTask, source: str, *, json: bool) -> None:
 
 
 def _cases_table(task: TaskSpec) -> Table:
-    table = columns("case", "bytes", "flops", "checked without a GPU", "inputs", right=("bytes", "flops"))
+    names = ("case", "bytes", "flops", "without a GPU", "inputs")
+    table = columns(*names, right=("bytes", "flops"), cut=("inputs",), spare=("flops", "without a GPU", "bytes"))
     for case in task.cases:
         if not case.held_out:
             name = f"{case.name} (timed)" if case is task.main else case.name
-            table.add_row(name, *_cost(case), "yes" if case.runs_on_cpu else "no", shapes(case))
+            table.add_row(name, *_cost(case), "checked" if case.runs_on_cpu else "-", short(shapes(case)))
     return table
 
 

@@ -31,7 +31,7 @@ from kerneltune.agent.events import Note, RunStarted, Verified
 from kerneltune.agent.repeat import unfinished
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.output import Page, choose_view, columns, print_note, standard_page
+from kerneltune.agent.view.output import Page, StatusLine, choose_view, columns, standard_page, status_line
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.codec import Json, decode, encode, one_line, parsed
 from kerneltune.tools.schema.errors import StoreError
@@ -81,16 +81,19 @@ def verify(
     Exit code 0: it held; 1: it did not; 2: bad input.
     """
     settings = chosen_settings(locals())
-    from kerneltune.agent.record.store import Store
+    with contextlib.ExitStack() as held:
+        status = held.enter_context(status_line())
+        from kerneltune.agent.record.store import Store
 
-    with Store.open(settings.runs_dir) as store:
+        store = held.enter_context(Store.open(settings.runs_dir))
         run, found = store.find_attempt(attempt)
         _require_source(found)
         outcome = None
         if service and task is None and not trust_task and may_use_service(settings):
             outcome = _through_service(run, found, settings)
         if outcome is None:
-            outcome = repeat_stored(store, run, found, settings, _opened_alone(settings), task, trust_task=trust_task)
+            alone = _opened_alone(settings, status)
+            outcome = repeat_stored(store, run, found, settings, alone, task, trust_task=trust_task)
     if json:
         print(jsonlib.dumps(verification_json(outcome), allow_nan=False))
     else:
@@ -120,12 +123,12 @@ def _through_service(run: RunStarted, attempt: "Attempt", settings: Settings) ->
     return Verification(run, attempt.judged, event, tuple(told["differs"]), told["receipt"], told["receipt_path"])
 
 
-def _opened_alone(settings: Settings) -> "OpenTask":
+def _opened_alone(settings: Settings, status: StatusLine) -> "OpenTask":
     from kerneltune.agent.commands.session import session, workshop
 
     @contextlib.contextmanager
     def opened(file: "TaskFile") -> Iterator["Session"]:
-        with workshop(settings, print_note) as shop, session(shop, file) as opened:
+        with workshop(settings, status) as shop, session(shop, file) as opened:
             yield opened
 
     return opened

@@ -3,7 +3,6 @@
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,17 +11,16 @@ from cyclopts import App, Parameter
 
 from kerneltune.agent.attempt import StopReason
 from kerneltune.agent.commands import AsLines, RunsDir, no_runs, require_record
-from kerneltune.agent.events import Event
-from kerneltune.agent.record.folder import folder_of, process_of
+from kerneltune.agent.record.folder import process_of
 from kerneltune.agent.record.trajectory import JUDGED_FILES
 from kerneltune.agent.settings import chosen_settings, environment
-from kerneltune.tools.backends.base import GpuInfo
-from kerneltune.tools.schema.codec import DecodeError, decode, shell_word
+from kerneltune.tools.schema.codec import shell_word
 from kerneltune.tools.schema.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kerneltune.agent.commands.browse import Shelf, StoredRun
     from kerneltune.agent.record.store import Store
     from kerneltune.agent.view.output import ViewChoice
     from kerneltune.agent.view.plain import NextCommand
@@ -36,8 +34,8 @@ _SIZES = {"--width": (20, 400), "--height": (4, 200)}
 command = App(
     name="watch",
     help_epilogue="""
-Keys: q leave (the run goes on); p pause; + and - speed; s to the end;
-arrows, enter, d and o look at an attempt; ? says all.
+Keys: q leave (the run goes on); p pause; + and - speed; e to the end;
+arrows and enter look at attempts, / filters, s sorts; ? lists all.
 
 Examples:
     optimize watch                           the newest run, also while it runs
@@ -75,7 +73,8 @@ def watch(
     Exit code: that of the run when its end was seen (0 something accepted, 1 nothing accepted or its process gone, 130
     interrupted); 0 when you leave before; 2 bad input.
     """
-    settings, here = chosen_settings(locals()), environment()
+    settings, here = chosen_settings({"runs_dir": runs_dir}), environment()
+    from kerneltune.agent.commands.browse import StoredRun, shelf
     from kerneltune.agent.record.store import Store
     from kerneltune.agent.view.output import PlainConsole, can_show_screen, choose_view
     from kerneltune.agent.view.watch import Playback
@@ -84,13 +83,14 @@ def watch(
     columns, lines = _picture_size(svg, width, height)
     require_record(settings.runs_dir)
     with Store.open(settings.runs_dir) as store:
-        stored = _StoredRun(store, _named(store, run))
+        stored = StoredRun(store, _named(store, run))
         if svg:
             return _write(svg, columns, lines, stored)
         choice = choose_view(here, is_terminal=can_show_screen(sys.stdout), json=json, plain=plain)
         playback = Playback(stored.more, lambda: process_of(stored.folder), speed=factor)
         if choice.kind == "live":
-            return _play(PlainConsole(no_color=not choice.colour), playback, stored)
+            with shelf(settings) as pages:
+                return _play(PlainConsole(no_color=not choice.colour), playback, stored, pages)
         return _print(choice, playback, stored)
 
 
@@ -130,35 +130,7 @@ def _named(store: "Store", text: str | None) -> str:
     return runs[-1]
 
 
-class _StoredRun:
-    """One run's events as they come. Each look is a transaction of its own, which is over before anything is shown."""
-
-    def __init__(self, store: "Store", run_id: str) -> None:
-        self.run_id, self.folder = run_id, folder_of(store.path.parent, run_id)
-        self._store, self._seq = store, 0
-
-    def more(self) -> Sequence[Event]:
-        """What is new, at most a page."""
-        self._seq, events = self._store.later_events(self.run_id, self._seq)
-        return events
-
-    def rest(self) -> Iterator[Event]:
-        """All that there is now."""
-        while events := self.more():
-            yield from events
-
-    def gpu_here(self) -> GpuInfo | None:
-        """The GPU of a run that goes on on this machine: readings of it are not stored, but can be had."""
-        known = self._store.load_run(self.run_id).machine.get("gpu")
-        if process_of(self.folder).state != "running" or known is None:
-            return None
-        try:
-            return decode(GpuInfo, known, "gpu")
-        except DecodeError:  # noted by another version
-            return None
-
-
-def _write(path: Path, columns: int, lines: int, run: _StoredRun) -> int:
+def _write(path: Path, columns: int, lines: int, run: "StoredRun") -> int:
     """Write the last frame of the run as a picture."""
     from kerneltune.agent.view.output import say
     from kerneltune.agent.view.render import render
@@ -177,7 +149,7 @@ def _write(path: Path, columns: int, lines: int, run: _StoredRun) -> int:
     return 0
 
 
-def _print(choice: "ViewChoice", playback: "Playback", run: _StoredRun) -> int:
+def _print(choice: "ViewChoice", playback: "Playback", run: "StoredRun") -> int:
     from kerneltune.agent.view.output import JsonView
     from kerneltune.agent.view.plain import PlainView, summary_text
     from kerneltune.agent.view.watch import print_events
@@ -194,7 +166,7 @@ def _print(choice: "ViewChoice", playback: "Playback", run: _StoredRun) -> int:
     return _exit_code(lines.state)
 
 
-def _play(console: "Console", playback: "Playback", run: _StoredRun) -> int:
+def _play(console: "Console", playback: "Playback", run: "StoredRun", pages: "Shelf") -> int:
     """Show it on a terminal: from the beginning with a speed, else at the end, wherever that moves."""
     from kerneltune.agent.view.live import LiveView, gpu_samples, keys_fd
     from kerneltune.agent.view.plain import summary
@@ -202,6 +174,7 @@ def _play(console: "Console", playback: "Playback", run: _StoredRun) -> int:
     view = LiveView(
         console, controls=playback.controls, keys_fd=keys_fd(), steering=playback, leaves_frame=False
     )  # fmt: skip
+    pages.serve(view)
     with view, gpu_samples(run.gpu_here(), run.run_id, view):
         for event in playback.events(lambda: False, hears_keys=view.hears_keys):
             view(event)

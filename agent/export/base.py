@@ -182,7 +182,7 @@ def formats_of(specs: Iterable[str]) -> tuple[Format, ...]:
     for spec in specs:
         found = format_of(spec)
         if found.name in made:
-            raise UsageError(f"format {found.name} is named twice; make two exports of it")
+            raise UsageError(f"format {found.name} is named twice; make two exports")
         made[found.name] = found
     return tuple(made.values())
 

@@ -361,7 +361,7 @@ class Fix(Format):
             "completion", "structs", "one assistant message: the repaired file in a block of code", instructions.MESSAGE
         ),
         Feature("broken", "text", "the failing attempt's file"),
-        Feature("error", "text", "what its author was told, at most 2,000 characters"),
+        Feature("error", "text", "what its author was shown, at most 2,000 characters"),
         Feature("fixed", "text", "the descendant's file"),
         Feature("diff", "text", "unified diff from broken to fixed"),
         Feature("hops", "int", "derivations between the two; 1 for a child"),

@@ -103,6 +103,8 @@ def parse(name: str) -> tuple[str, str]:
     """Take what --model says apart: the provider, and a model's id ("" for one that is chosen from the API's list) or a
     file's path. Raises UsageError naming it and the spellings."""
     provider, colon, model = name.partition(":")
+    if provider in CLIENTS:
+        raise UsageError(f"{name} is no model to ask: what a client drove goes on from a client, by its tool `start`")
     if provider not in PROVIDERS:
         close = difflib.get_close_matches(provider, (*PROVIDERS, OFFLINE, REPLAY), n=1)
         hint = f"did you mean {close[0]}{colon}{model}? " if close else ""

@@ -16,15 +16,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from kerneltune.agent.events import Event, OfAttempt, RunStarted
 from kerneltune.agent.record.folder import is_plain
+from kerneltune.agent.record.query import VERSION, connected_to_look
 from kerneltune.agent.record.store import (
     BUSY_TIMEOUT_MS,
     DETAILS,
     FILE_NAME,
-    VERSION,
     Contradiction,
     Store,
     bound,
@@ -237,10 +236,7 @@ def _readable(path: Path, scratch: Path) -> Path:
 @contextlib.contextmanager
 def _connected(path: Path) -> Iterator[sqlite3.Connection]:
     """The database of a path, to be read. What its schema defines may call no function that does more than compute."""
-    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
-    with contextlib.closing(
-        sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
-    ) as connection:
+    with contextlib.closing(connected_to_look(path, BUSY_TIMEOUT_MS / 1000)) as connection:
         connection.execute("PRAGMA trusted_schema = OFF")
         bound(connection)
         yield connection

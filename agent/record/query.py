@@ -12,11 +12,11 @@ import difflib
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 from kerneltune.agent.attempt import Earlier, Lesson, Origin, StopReason, point_of
@@ -25,12 +25,16 @@ from kerneltune.tools.schema.codec import Json, decode, parsed
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 
+VERSION = 5  # of the record; see agent.record.store
 ACCEPTED = "accepted"  # as good as a status, where one is asked for
 _ACCEPTED = (Status.CHECKED.value, Status.CORRECT.value)
 _PAGE_RUNS = 1000  # runs that are counted at a time, where a filter asks for what has to be counted
 _RARE = 20_000  # so few verdicts or comparisons are looked up one by one
 _BUSY_S = 0.2  # a person waits at a prompt
 EXAMPLE = "20261121-093000-softmax-1a2b/7"
+LAST = "last"
+_FARTHEST = 1 << 31  # run back from the latest
+_MOST_DIGITS = 3  # of the number of an attempt that stands alone: longer ones are dates
 _AFTER_ALL = "\U0010ffff"  # sorts after whatever may follow the start of an id
 _MOST_ALIKE = 200  # ids that are compared letter by letter
 _MOST_COUNTED = 1000
@@ -214,7 +218,7 @@ def _explain(connection: sqlite3.Connection, wanted: Filter) -> None:
     """Nothing was found: because the store has no such task or model at all?"""
     tasks = [word(row["task"]) for row in _rows(connection, "SELECT DISTINCT task FROM runs", {})]
     if tasks and wanted.task is not None and wanted.task not in tasks:
-        raise UsageError(f"--task {wanted.task!r}: no run of it is stored; {_close(wanted.task, tasks)}")
+        raise UsageError(f"--task {wanted.task!r}: no such run is stored; {_close(wanted.task, tasks)}")
     if tasks and wanted.model is not None:
         authors = [word(row["author"]) for row in _rows(connection, "SELECT DISTINCT author FROM runs", {})]
         if not any(wanted.model.lower() in author.lower() for author in authors):
@@ -246,6 +250,14 @@ def of_suite(connection: sqlite3.Connection, name: str) -> list[str]:
     """The ids of the runs that are part of the suite of that name, oldest first."""
     query = "SELECT run_id FROM runs WHERE json_extract(limits, '$.suite') = ? ORDER BY seq"
     return [run_id for (run_id,) in connection.execute(query, (name,))]
+
+
+def suites(connection: sqlite3.Connection) -> list[str]:
+    """The names of all suites, the latest first."""
+    query = """
+    SELECT json_extract(limits, '$.suite') AS suite FROM runs
+    WHERE suite IS NOT NULL GROUP BY suite ORDER BY max(seq) DESC"""
+    return [str(name) for (name,) in connection.execute(query)]
 
 
 def spending(connection: sqlite3.Connection, run_id: str) -> tuple[int, int, int, int, float, int]:
@@ -283,19 +295,29 @@ def source_addresses(connection: sqlite3.Connection, run_ids: Sequence[str], unt
     return list(connection.execute(query, (json.dumps(run_ids), until)))
 
 
-def latest_runs(database: Path, limit: int = 1) -> list[RunSummary]:
-    """The latest runs, newest first; none where there is no record, an older one, or one that is locked."""
-    with contextlib.suppress(sqlite3.Error, UnicodeError, OSError, ValueError), _read_only(database) as connection:
-        return summaries(connection, Filter(limit=limit))
-    return []
+def connected_to_look(database: Path, timeout_s: float) -> sqlite3.Connection:
+    """A connection that changes nothing, and leaves nothing beside the database. One that may only read leaves the
+    files of its log there; one that may write takes them away, but would bring into the database what a log holds."""
+    mode = "ro" if Path(f"{database}-wal").exists() else "rw"
+    address = f"file:{quote(str(database.absolute()))}?mode={mode}"
+    connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=timeout_s)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
 
 
-@contextlib.contextmanager
-def _read_only(database: Path) -> Iterator[sqlite3.Connection]:
-    """Looking neither makes a record nor converts one."""
-    address = f"file:{quote(str(database.absolute()))}?mode=ro"
-    with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as connection:
-        yield connection
+Found = TypeVar("Found")
+
+
+def at_once(database: Path, look: Callable[[sqlite3.Connection], Found]) -> Found | None:
+    """What `look` finds; None where that takes the store, which makes a record, converts one, waits for one that is
+    locked, and says what is wrong with one that is damaged. Its UsageErrors and NotFound pass."""
+    with contextlib.ExitStack() as held:
+        held.enter_context(contextlib.suppress(sqlite3.Error, UnicodeError, OSError, ValueError))
+        connection = connected_to_look(database, _BUSY_S)
+        held.callback(connection.close)
+        if connection.execute("PRAGMA user_version").fetchone()[0] == VERSION:
+            return look(connection)
+    return None
 
 
 # What a search may learn from earlier runs on the same GPU ------------------------------------------------------------
@@ -446,16 +468,18 @@ def _many(ids: Sequence[str]) -> str:
 
 
 def run_named(text: str, connection: sqlite3.Connection) -> str:
-    """The id of the run with this id, or the only one whose id starts so. Raises NotFound."""
+    """The id of the run with this id, or the only one whose id starts so; `last` and `-1` are the latest run, `-2` is
+    the one before, a task's name is its latest run. Raises NotFound."""
     ids = _Ids(connection)
-    text = _sayable(text)
+    text = ids.spelt_out(_sayable(text))
     return _only(text, "run", ids.runs(text), ids)
 
 
 def attempt_named(text: str, connection: sqlite3.Connection, best_of: Callable[[str], str | None]) -> str:
-    """The id of the attempt. `best_of` gives a run's best accepted attempt. Raises NotFound."""
+    """The id of the attempt: RUN/NUMBER, RUN for its best, NUMBER for one of the latest run. `best_of` gives a run's
+    best accepted attempt. Raises NotFound."""
     ids = _Ids(connection)
-    text = _sayable(text)
+    text = ids.spelt_out(_sayable(text))
     if ids.is_attempt(text):
         return text
     run, slash, number = text.rpartition("/")
@@ -487,7 +511,8 @@ def _only(text: str, wanted: str, found: Sequence[str], ids: "_Ids") -> str:
         kind = "attempts" if "/" in found[0] else "runs"
         raise NotFound(f"{text!r} could be {_many(found)} {kind}: {', '.join(found[:3])}{', …' * (len(found) > 3)}")
     close = _alike(text, ids)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"an id looks like {EXAMPLE}; `optimize runs` lists runs"
+    usual = f"an id looks like {EXAMPLE}; `last`, `-2` and a task's name are runs, too; `optimize runs` lists them"
+    hint = f"did you mean {' or '.join(close)}?" if close else usual
     raise NotFound(f"no {wanted} {text!r}; {hint}")
 
 
@@ -504,6 +529,11 @@ def _alike(text: str, ids: "_Ids") -> Sequence[str]:
     return ids.numbered_ending(run, number) or [a for r in alike if ids.is_attempt(a := f"{r}/{number}")]
 
 
+def is_number(text: str) -> bool:
+    """Whether a person means an attempt by its number alone."""
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
 def _sayable(text: str) -> str:
     """Bytes of the command line that are no text can be in no id."""
     return text.encode("utf-8", "replace").decode()
@@ -515,6 +545,19 @@ class _Ids:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+
+    def spelt_out(self, text: str) -> str:
+        """The same with the id of a run for the short ways to name one."""
+        if is_number(text):
+            text = f"{LAST}/{text}"
+        run, slash, number = text.partition("/")
+        which = 1 if run == LAST else int(run[1:]) if run[:1] == "-" and run[1:].isdecimal() else 0
+        by_age = "SELECT run_id FROM runs ORDER BY seq DESC LIMIT 1 OFFSET ?"
+        of_task = "SELECT run_id FROM runs WHERE task = ? ORDER BY seq DESC LIMIT 1"
+        found = self._list(by_age, min(which, _FARTHEST) - 1) if which else ()
+        if not (found or self.runs(run)):
+            found = self._list(of_task, _bound(run))
+        return f"{found[0]}{slash}{number}" if found else text
 
     def is_attempt(self, text: str) -> bool:
         """Whether there is an attempt with just this id."""

@@ -81,6 +81,7 @@ from kerneltune.agent.events import (
     is_stored,
 )
 from kerneltune.agent.record import query
+from kerneltune.agent.record.query import VERSION
 from kerneltune.agent.record.trajectory import Trajectory, trajectory
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, inflated, parsed
@@ -90,7 +91,6 @@ from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport
 FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
-VERSION = 5
 _SAME_EVENTS = ("3", "4")  # older versions whose events have the fields that they have now
 _BEFORE_1 = "0004"  # in a table `alembic_version`: the last schema before the first release
 _PAGE_EVENTS = 1000
@@ -795,6 +795,11 @@ class Store:
         with self.reading() as connection:
             return query.of_suite(connection, name)
 
+    def suites(self) -> list[str]:
+        """The names of all suites, the latest first."""
+        with self.reading() as connection:
+            return query.suites(connection)
+
     def spending(self, run_id: str) -> tuple[int, int, int, int, float, int]:
         """What a run's models were asked and cost: the fields of `agent.view.state.Spending`."""
         with self.reading() as connection:
@@ -886,10 +891,13 @@ class Store:
         leader = run.best if run.best and run.best.accepted else best(run.attempts)
         return leader.attempt_id if leader else None
 
-    def last_seq(self) -> int:
-        """The number of the latest event, 0 without one. Rows are only added, so it names a state of the record."""
+    def last_seq(self, run_id: str | None = None) -> int:
+        """The number of the latest event, or of a run's latest, 0 without one. Rows are only added, so it names a state
+        of the record."""
+        of = "" if run_id is None else " WHERE run_id = ?"
         with self.reading() as connection:
-            return int(connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+            asked = () if run_id is None else (run_id,)
+            return int(connection.execute(f"SELECT coalesce(max(seq), 0) FROM events{of}", asked).fetchone()[0])
 
     def choose(
         self, tasks: Sequence[str] | None = None, authors: Sequence[str] | None = None, until: int | None = None

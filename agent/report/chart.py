@@ -114,9 +114,10 @@ def marks(kind: str, places: Iterable[tuple[float, float]], style: str, r: float
     return f'<path{_of(style)} d="{drawn}"/>' if drawn else ""
 
 
-def titled(mark: str, about: str) -> str:
-    """A mark that says what it is when pointed at."""
-    return f"<g>{mark}<title>{escape(about)}</title></g>"
+def titled(mark: str, about: str, row: int) -> str:
+    """A mark that says what it is when pointed at, and leads to the row of its attempt in the table; by keyboard the
+    table itself is the way."""
+    return f'<a href="#a{row}" tabindex="-1">{mark}<title>{escape(about)}</title></a>'
 
 
 def _of(style: str) -> str:
@@ -148,7 +149,9 @@ def drawing(width: float, height: float, about: str, body: Iterable[str]) -> Mar
     """A whole chart. `about` says in words what it shows, for those who cannot see it."""
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     inside = "".join(body)
-    return Markup(f'<svg {size} role="img" aria-label="{escape(about)}">{inside}</svg>')  # noqa: S704 - words were escaped
+    role = "group" if "<a " in inside else "img"  # what is in an image cannot be chosen
+    made = f'<svg {size} role="{role}" aria-label="{escape(about)}">{inside}</svg>'
+    return Markup(made)  # noqa: S704 - words were escaped
 
 
 # What the chart shows ------------------------------------------------------------------------------------------------
@@ -222,7 +225,8 @@ def _speedups(timed: Sequence[Timed], across: Scale, width: float) -> Iterator[s
     yield from grid_y(scale, across.start, across.end, "g", unit="x")
     name = f"1x = {baseline_name(timed[-1][1].baseline)}"
     yield line(across.start, scale(1.0), across.end, scale(1.0), "one")
-    yield text(across.end, scale(1.0) - 6, name, style="dim", anchor="end")
+    below = _leader(timed)[1].speedup >= 1.0  # the best attempt's name is on the other side of the line
+    yield text(across.end, scale(1.0) + (15 if below else -6), name, style="dim", anchor="end")
     yield from _stairs(timed, across, scale)
     if len(timed) <= MOST_TITLED:
         for a, c in timed:
@@ -236,6 +240,11 @@ def _time(attempt: Attempt) -> str:
     return words.microseconds(attempt.timing.median_us) if attempt.timing else "?"
 
 
+def _leader(timed: Sequence[Timed]) -> Timed:
+    """The attempt with the shortest time."""
+    return min(timed, key=lambda one: one[0].timing.median_us if one[0].timing else math.inf)
+
+
 def _stairs(timed: Sequence[Timed], across: Scale, scale: Scale) -> Iterator[str]:
     """The speed-up of the attempt with the shortest time so far, which is how a run ranks what it timed."""
     best_us, corners, (leader, reached) = math.inf, list[tuple[float, float]](), timed[0]
@@ -247,7 +256,8 @@ def _stairs(timed: Sequence[Timed], across: Scale, scale: Scale) -> Iterator[str
     yield path([*corners, (across.end, corners[-1][1])], "stairs", steps=True)
     at = across(leader.number)
     side = "end" if at > across.end - 90 else "start"
-    yield text(at, scale(reached.speedup) - 9, f"attempt {leader.number}", style="ink", anchor=side)
+    beside = -9 if reached.speedup >= 1.0 else 18
+    yield text(at, scale(reached.speedup) + beside, f"attempt {leader.number}", style="ink", anchor=side)
 
 
 def _placed(attempts: Sequence[Attempt], places: Sequence[tuple[float, float]], about: Sequence[str]) -> Iterator[str]:
@@ -255,7 +265,7 @@ def _placed(attempts: Sequence[Attempt], places: Sequence[tuple[float, float]], 
     if len(attempts) <= MOST_TITLED:
         for a, place, title in zip(attempts, places, about, strict=True):
             kind, style = timed_mark(a)
-            yield titled(marks(kind, [place], style, 4.5), title)
+            yield titled(marks(kind, [place], style, 4.5), title, a.number)
         return
     for kind, style in dict.fromkeys(map(timed_mark, attempts)):
         alike = [place for a, place in zip(attempts, places, strict=True) if timed_mark(a) == (kind, style)]
@@ -274,6 +284,13 @@ def _strip(others: Sequence[Attempt], across: Scale, top: float, width: float) -
         y += 14 if many and i else 0
         if many or not i:
             body.append(line(across.start, y, across.end, y))
-        places = [(across(a.number), y) for a in others if a.status is status]
-        body.append(marks(look(status).mark, places, look(status).css, 2.2 if many else 4.0))
+        alike = [a for a in others if a.status is status]
+        its = look(status)
+        if many:
+            body.append(marks(its.mark, [(across(a.number), y) for a in alike], its.css, 2.2))
+        else:
+            body += [
+                titled(marks(its.mark, [(across(a.number), y)], its.css), f"attempt {a.number}: {its.name}", a.number)
+                for a in alike
+            ]
     return body, y + 8

@@ -146,23 +146,25 @@ _ENDED_EARLY = {
 
 @dataclass(frozen=True)
 class Claim:
-    """`headline`: the claim; `sentences`: what it rests on, and what speaks against it."""
+    """`subject`: what was optimised, and where; `headline`: the claim, the number first; `sentences`: what it rests on,
+    and what speaks against it."""
 
     tone: Tone
+    subject: str
     headline: str
     sentences: tuple[str, ...]
 
     @property
     def text(self) -> str:
         """All of it."""
-        return " ".join((self.headline, *self.sentences))
+        return " ".join((f"{self.subject}: {self.headline}.", *self.sentences))
 
 
 def claim(material: RunData) -> Claim:
     """What this run may claim."""
     best = material.best
     if best is None:
-        return Claim("nothing", *_nothing(material))
+        return Claim("nothing", _subject(material), *_nothing(material))
     first = _claim_of(material, best)
     return _refuted(material, best, first) if material.doubt else first
 
@@ -172,23 +174,27 @@ def _claim_of(material: RunData, best: Attempt) -> Claim:
     run = material.trajectory.run
     timing = timing_of(best)
     if best.status is not Status.CORRECT or timing is None:
-        return Claim("untimed", f"A right kernel for {run.task}, of which no time is known.", tuple(_untimed(material)))
-    against = hardest(best)
+        return Claim("untimed", run.task, "a correct kernel, not timed yet", tuple(_untimed(material)))
+    against, subject = hardest(best), _subject(material)
     if against is None:
-        headline = f"A right kernel for {run.task}: {words.timing(timing)} on {run.gpu}."
-        return Claim("untimed", headline, ("It was compared with no baseline.", *_footing(material, best)))
+        headline = f"a correct kernel, {words.timing(timing)}"
+        return Claim("untimed", subject, headline, ("It was compared with no baseline.", *_footing(material, best)))
     tone = tone_of(against, material.resolution)
-    return Claim(tone, _headline(material, tone, against), tuple(_measured(material, best)))
+    return Claim(tone, subject, _headline(tone, against), tuple(_measured(material, best)))
+
+
+def _subject(material: RunData) -> str:
+    run = material.trajectory.run
+    return f"{run.task} on one {run.gpu}" if run.gpu else run.task
 
 
 def _refuted(material: RunData, best: Attempt, first: Claim) -> Claim:
     """A verification weighs more than what was found at first."""
-    task = material.trajectory.run.task
     if material.doubt == "wrong":
-        headline = f"Nothing is claimed for {task}: attempt {best.number} was not right when it was verified."
+        headline = f"attempt {best.number} was wrong when it was verified again"
     else:
-        headline = f"{task}: the time of attempt {best.number} did not repeat when it was verified."
-    return Claim("refuted", headline, ("What the run itself found, before that:", *first.sentences))
+        headline = f"the time of attempt {best.number} did not repeat when it was verified again"
+    return Claim("refuted", first.subject, headline, ("What the run itself found, before that:", *first.sentences))
 
 
 def tone_of(against: Comparison, resolution: float) -> Literal["faster", "even", "slower"]:
@@ -204,14 +210,13 @@ def interval(c: Comparison) -> str:
     return f"{speedup}x [{c.low:.3f}, {c.high:.3f}]"
 
 
-def _headline(material: RunData, tone: Tone, against: Comparison) -> str:
-    run = material.trajectory.run
-    where, than = f"{run.task} on one {run.gpu}", baseline_name(against.baseline)
+def _headline(tone: Tone, against: Comparison) -> str:
+    than = baseline_name(against.baseline)
     if tone == "faster":
-        return f"{where}: {against.speedup:.2f}x the speed of {than}."
+        return f"{against.speedup:.2f}x the speed of {than}"
     if tone == "even":
-        return f"{where}: no difference from {than} could be measured."
-    return f"{where}: nothing faster than {than} was found."
+        return f"no measurable difference from {than}"
+    return f"{against.speedup:.3f}x the speed of {than}, not faster"
 
 
 def _measured(material: RunData, best: Attempt) -> Iterator[str]:
@@ -275,16 +280,16 @@ def _unfinished(material: RunData) -> Iterator[str]:
 
 
 def _nothing(material: RunData) -> tuple[str, tuple[str, ...]]:
-    attempts, run = material.trajectory.attempts, material.trajectory.run
+    attempts = material.trajectory.attempts
     rest = tuple(_unfinished(material))
     if not attempts:
-        return f"Nothing was tried: this run of {run.task} made no attempt.", rest
+        return "no attempt was made", rest
     counts = Counter(a.status.value.replace("_", " ") if a.status else "never judged" for a in attempts)
     told = ", ".join(f"{n} {status}" for status, n in counts.most_common())
     if counts.get(Status.UNCHECKED.value):
-        return f"Nothing was verified for {run.task}: kernels compiled, but nothing there could run them.", (
+        return "nothing verified: kernels compiled, but nothing there could run them", (
             f"{words.plural(len(attempts), 'attempt')}: {told}.",
             *rest,
         )
-    headline = f"Nothing was accepted for {run.task}: none of {words.plural(len(attempts), 'attempt')} was right."
+    headline = f"nothing accepted: none of {words.plural(len(attempts), 'attempt')} was correct"
     return headline, (f"They ended as: {told}.", "PyTorch's own kernels remain the best that is known.", *rest)

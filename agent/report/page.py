@@ -1,7 +1,8 @@
-"""One self-contained file: markup, tables, style and drawings, no script, nothing from elsewhere.
+"""One self-contained file: markup, tables, style, drawings and a script that copies code; nothing from elsewhere.
 
-The Content-Security-Policy names the one style by its hash, so that even markup that slipped through could neither run,
-nor load, nor restyle anything. Receipts may be damaged or of another version: what is not there is left out.
+The Content-Security-Policy names the one style and the one script by their hashes, so that even markup that slipped
+through could neither run, nor load, nor restyle anything. Receipts may be damaged or of another version: what is not
+there is left out.
 """
 
 import base64
@@ -9,6 +10,7 @@ import hashlib
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,6 +34,7 @@ from kerneltune.agent.report.data import (
 )
 from kerneltune.agent.report.text import Sanitizer, diff, source, transcripts
 from kerneltune.agent.view import text as words
+from kerneltune.agent.view.attempt import ShownAttempt, fact_rows, worst
 from kerneltune.tools.reflect import evidence_in_words
 from kerneltune.tools.schema.codec import Json, number
 from kerneltune.tools.schema.verdict import Comparison, Status
@@ -39,19 +42,74 @@ from kerneltune.tools.schema.verdict import Comparison, Status
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from kerneltune.agent.record.query import RunSummary
 
-def run_page(material: RunData, shown: Sanitizer, *, version: str) -> str:
+
+@dataclass(frozen=True)
+class Site:
+    """Where a page is that a service shows, and not a file. `run`: the path of its run's page; `of`: the run that it is
+    about, "" for all; `seq`: how far the record was when it was made."""
+
+    seq: int
+    of: str = ""
+    run: str = ""
+
+
+def run_page(material: RunData, shown: Sanitizer, *, version: str, site: Site | None = None) -> str:
     """The report of one run."""
-    return render("run.html.j2", shown, version, _run_values(material, shown))
+    return render("run.html.j2", shown, version, _run_values(material, shown), site)
 
 
-def render(template: str, shown: Sanitizer, version: str, values: dict[str, object]) -> str:
-    """A page with its style. Raises jinja2.UndefinedError for a value that is missing."""
-    style = (resources.files("kerneltune.agent.report") / "templates" / "style.css").read_text()
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+def attempt_page(known: ShownAttempt, numbers: Sequence[int], shown: Sanitizer, *, version: str, site: Site) -> str:
+    """Everything known of one attempt, but its conversation and its machine code. `numbers`: of its run's attempts."""
+    attempt, its = known.record, shlex.quote(known.record.attempt_id)
+    parent = known.ancestors[0] if known.ancestors else None
+    at = numbers.index(attempt.number)
+    values = {
+        "title": f"{known.run.task} #{attempt.number}",
+        "run": known.run,
+        "attempt": attempt,
+        "name": words.short_name(attempt),
+        "before": numbers[at - 1] if at else None,
+        "after": numbers[at + 1] if at + 1 < len(numbers) else None,
+        "facts": [(name, str(value)) for name, value in fact_rows(known) if name != "verdict"],
+        "cases": worst(attempt.cases),
+        "source": source(attempt.source, shown),
+        "parent": words.parent_name(attempt.attempt_id, attempt.parent_id),
+        "difference": diff(parent.source, attempt.source, shown) if parent else None,
+        "steps": [
+            (f"optimize show {its} --sass", "lists its machine code, with source lines"),
+            (f"optimize show {its} --conversation", "prints what led to it, where a model wrote it"),
+            (f"optimize verify {its}", "judges it again with fresh inputs, and says whether it held"),
+        ],
+    }
+    return render("attempt.html.j2", shown, version, values, site)
+
+
+def runs_page(runs: Sequence["RunSummary"], shown: Sanitizer, site: Site, *, version: str, **about: object) -> str:
+    """A list of stored runs. `about`: the `query` that they pass, the `total` of which they are, `suites`."""
+    values = {"title": "Stored runs", "runs": runs, "ended": _ended, **about}
+    return render("runs.html.j2", shown, version, values, site)
+
+
+def _ended(run: "RunSummary") -> str:
+    return "not ended" if run.why is None else f"ended: {run.why.replace('_', ' ')}"
+
+
+def render(template: str, shown: Sanitizer, version: str, values: dict[str, object], site: Site | None = None) -> str:
+    """A page with its style and its script. Raises jinja2.UndefinedError for a value that is missing."""
     made_by = f"kerneltune {version}" if version[:1].isdigit() else "kerneltune, from a checkout"
-    fixed = {"style": Markup(style), "style_sha256": digest, "made_by": made_by}  # noqa: S704 - a file of ours
+    scripts = ("copy.js", "live.js") if site else ("copy.js",)
+    fixed = _embedded("style", "style.css") | _embedded("script", *scripts) | {"made_by": made_by, "site": site}
     return environment(shown).get_template(template).render(fixed | values)
+
+
+def _embedded(name: str, *files: str) -> dict[str, object]:
+    """Files of ours that are part of the page, and the hash by which the policy lets them in."""
+    folder = resources.files("kerneltune.agent.report") / "templates"
+    text = "".join((folder / file).read_text() for file in files)
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {name: Markup(text), f"{name}_sha256": digest}  # noqa: S704 - a file of ours
 
 
 def environment(shown: Sanitizer) -> "Environment":
@@ -98,6 +156,7 @@ def _run_values(material: RunData, shown: Sanitizer) -> dict[str, object]:
         "curve": [curve(material, width) for width in (WIDE, NARROW)] if run.attempts else None,
         "best": _best(material, shown),
         "attempts": run.attempts,
+        "rows": {a.attempt_id: a.number for a in run.attempts},
         "costs": cost_lines(run),
         "judge_s": material.judge_s,
         "hypotheses": hypotheses(run),
@@ -118,9 +177,9 @@ def _tiles(material: RunData) -> list[tuple[str, str, str]]:
             ("time", words.microseconds(timing.median_us), f"95 %: {timing.low_us:.2f} to {timing.high_us:.2f}")
         )
     accepted = sum(a.accepted for a in run.attempts)
-    tiles.append(("attempts", f"{len(run.attempts)}", f"{accepted} right"))
+    tiles.append(("attempts", f"{len(run.attempts)}", f"{accepted} accepted"))
     busy = words.duration(material.judge_s)
-    tiles.append(("GPU" if run.run.gpu else "judge", busy, "busy checking" + (" and timing" if run.run.gpu else "")))
+    tiles.append((f"{'GPU' if run.run.gpu else 'CPU'} time", busy, "checking" + (" and timing" if run.run.gpu else "")))
     costs = cost_lines(run)
     beside = run.run.author if costs else "no model was asked"
     tiles.append(("cost of the model", costs[-1].cost if costs else "none", beside))

@@ -12,7 +12,7 @@ pass@k is the chance that at least one of k samples is right, estimated without 
 import math
 import random
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,7 +20,7 @@ from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.export.rewards import FASTEST, fast_p, speedup_over
 from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.agent.report.data import RunData, baseline_name, claim, hardest, interval, ranked, tone_of
-from kerneltune.agent.report.page import moment, render
+from kerneltune.agent.report.page import Site, moment, render
 from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import Spending
@@ -232,8 +232,16 @@ def figures(of: Suite) -> dict[str, Json]:
     }
 
 
-def suite_page(materials: Sequence[RunData], shown: Sanitizer, *, version: str, chosen: str) -> str:
-    """`chosen`: how these runs were chosen, as a sentence."""
+def suite_page(
+    materials: Sequence[RunData],
+    shown: Sanitizer,
+    *,
+    version: str,
+    chosen: str,
+    links: Mapping[str, str] | None = None,
+    site: Site | None = None,
+) -> str:
+    """`chosen`: how these runs were chosen, as a sentence; `links`: where the pages of runs are, by their ids."""
     of = suite(materials)
     over = (FASTEST, *of.baselines)
     gpus = sorted({m.trajectory.run.gpu or "no GPU" for m in materials})
@@ -244,6 +252,7 @@ def suite_page(materials: Sequence[RunData], shown: Sanitizer, *, version: str, 
         "chosen": chosen,
         "gpus": gpus,
         "suite": of,
+        "links": links or {},
         "fast_0": f"{fast_p_share(of, 0.0)[0]:.0%}",
         "columns": [f"fast {p:g}" for p in THRESHOLDS],
         "thresholds": [
@@ -267,7 +276,7 @@ def suite_page(materials: Sequence[RunData], shown: Sanitizer, *, version: str, 
         "command": shlex.join(["optimize", "report", *run_ids, "--suite", "-o", "suite.html"]),
         "dates": _dates([m.trajectory for m in materials]),
     }
-    return render("suite.html.j2", shown, version, values)
+    return render("suite.html.j2", shown, version, values, site)
 
 
 def suite_claim(of: Suite) -> list[str]:

@@ -23,7 +23,17 @@ from kerneltune.agent.attempt import Controls
 from kerneltune.agent.events import Event, GpuReading, GpuSampled, RunSuspended
 from kerneltune.agent.view.output import JsonView, PlainConsole, ViewChoice, while_there_is_a_terminal
 from kerneltune.agent.view.plain import NextCommand, PlainView, summary, summary_text
-from kerneltune.agent.view.render import Ui, Wish, page_lines, press, render
+from kerneltune.agent.view.render import (
+    NO_LIBRARY,
+    MadePage,
+    Tab,
+    Ui,
+    Wish,
+    made_page,
+    page_lines,
+    press,
+    render,
+)
 from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.tools.backends import gpu_sampler
 from kerneltune.tools.backends.base import GpuInfo
@@ -42,7 +52,7 @@ _NAMES = {
     b"\x1b[5~": "pageup", b"\x1b[6~": "pagedown", b"\x1b[H": "home", b"\x1b[F": "end", b"\x1b[1~": "home",
     b"\x1b[4~": "end", b"\x1b[7~": "home", b"\x1b[8~": "end",
     b"\x1bOH": "home", b"\x1bOF": "end", b"\r": "enter", b"\n": "enter", b"\x7f": "backspace",
-    b"\x08": "backspace", b"\x0c": "redraw", b"\x1b": "esc",
+    b"\x08": "backspace", b"\x0c": "redraw", b"\x1b": "esc", b"\t": "tab",
 }  # fmt: skip
 _PASTE, _PASTED = b"\x1b[200~", b"\x1b[201~"
 # An escape sequence, also one without its end; ESC with another byte is one key, Alt with that key; else a byte.
@@ -219,13 +229,11 @@ class TerminalScreen:
 
 
 PERIOD_S = 0.25
+TURNING_S, RUNNING_S = 0.25, 0.5  # a frame of the spinner, before the run has begun and after
 GPU_PERIOD_S = 1.0
 _LAST_FRAME_LINES = 24  # what stays in the scroll-back: enough for the best attempt and the last ones
 _JOIN_S = 2.0  # a terminal that was stopped (Ctrl-S) does not hold up the end
 _NOTE_S = 4.0
-
-
-_LOOKING = (("?", "help"), ("↑↓", "choose"), ("enter", "show"), ("d", "diff"), ("o", "source"))
 
 
 class RunSteering:
@@ -235,9 +243,9 @@ class RunSteering:
         self._controls = controls
 
     def keys(self, state: ViewState) -> Sequence[tuple[str, str]]:
-        """Pause, skip, raise, stop, and what there is to look at."""
+        """Stop, pause, skip, raise."""
         pause = "go on" if state.paused_at is not None else "pause"
-        return (("p", pause), ("s", "skip"), ("+", "budget"), ("q", "stop after this"), *_LOOKING)
+        return (("q", "stop after this"), ("p", pause), ("x", "skip"), ("+", "budget"))
 
     def status(self) -> str:
         """Nothing: the header says it."""
@@ -264,8 +272,33 @@ class RunSteering:
             case "stop":
                 self._controls.stop()
                 return "stopping after what is under way; --resume goes on later"
-            case "slower":
+            case "slower" | "finish":
                 return ""
+
+
+class Leaving:
+    """What the keys do where nothing runs, as once a run has ended and its screen stays: only to leave it."""
+
+    def __init__(self, status: str = "") -> None:
+        self.left, self._status = Flag(), status
+
+    def keys(self, state: ViewState) -> Sequence[tuple[str, str]]:
+        """Leave."""
+        return (("q", "leave"),)
+
+    def status(self) -> str:
+        """What is so."""
+        return self._status
+
+    def now(self, state: ViewState) -> float:
+        """When it ended."""
+        return state.ended.at if state.ended else time.time()
+
+    def grant(self, wish: Wish, state: ViewState) -> str:
+        """Leave, when that is asked for."""
+        if wish == "stop":
+            self.left.set()
+        return ""
 
 
 class LiveView:
@@ -273,7 +306,8 @@ class LiveView:
 
     The alternate screen is used, so that nothing above is overwritten; on the way out the last frame is printed below
     what was there. A terminal that is gone, or a frame that cannot be drawn, ends the drawing, not the run. `steering`
-    hears of the keys, read from `keys_fd` when that is a terminal; `controls` of a pause by Ctrl-Z.
+    hears of the keys, read from `keys_fd` when that is a terminal; `controls` of a pause by Ctrl-Z. `ask` is told
+    the attempt and the page that `library` offers and somebody has to make, who calls `keep` with it.
     """
 
     def __init__(
@@ -282,14 +316,16 @@ class LiveView:
         *,
         controls: Controls | None = None,
         keys_fd: int | None = None,
-        steering: "RunSteering | Playback | None" = None,
+        steering: "RunSteering | Leaving | Playback | None" = None,
         leaves_frame: bool = True,
     ) -> None:
         self.state = ViewState()
         self.ui = Ui()
+        self.library = NO_LIBRARY
+        self.ask: Callable[[str, Tab], None] | None = None
         self._console, self._screen, self._leaves_frame = console, TerminalScreen(console), leaves_frame
         self._controls = controls or Controls()
-        self._steering = steering or RunSteering(self._controls)
+        self.steering: RunSteering | Leaving | Playback = steering or RunSteering(self._controls)
         self._fold, self._drawing = Lock(), Lock()
         self._stop, self._wake = Flag(), Flag()
         self._thread = Thread(target=self._draw_until_stopped, name="view", daemon=True)
@@ -316,13 +352,44 @@ class LiveView:
         if key == "redraw":
             self._drawn = None
         width, height = self._screen.size()
-        lines = len(page_lines(self.state, self.ui, width, time.time())) if self.ui.page != "run" else 0
-        ui, wish = press(self.state, self.ui, key, lines, max(1, height - 8))
+        is_list = self.ui.page in ("run", "runs")
+        lines = () if is_list else page_lines(self.state, self.ui, width, time.time(), self.library)
+        ui, wish = press(self.state, self.ui, key, lines, max(1, height - 8), self.library)
         if wish:
-            ui = replace(ui, note=self._steering.grant(wish, self.state))
+            ui = replace(ui, note=self.steering.grant(wish, self.state))
+        if ui.note:
             self._noted_at = time.monotonic()
         self.ui = ui
+        self._ask_for_page()
         self._wake.set()
+
+    def _ask_for_page(self) -> None:
+        asked = made_page(self.state, self.ui, self.library)
+        if self.ask is not None and asked is not None and asked not in self.library.made:
+            self.keep(*asked, MadePage(None, time.time()))
+            self.ask(*asked)
+
+    def keep(self, attempt_id: str, page: Tab, made: MadePage) -> None:
+        """Take in a page that was made; from any thread."""
+        with self._fold:
+            self.library = replace(self.library, made={**self.library.made, (attempt_id, page): made})
+        self._wake.set()
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether somebody can see it: the terminal is still there."""
+        return self._thread.is_alive()
+
+    def stay(self) -> None:
+        """Show the end until a person leaves; at once where nobody can press a key, or the terminal is gone."""
+        leaving = Leaving("■ ended")
+        if not self.hears_keys:
+            return
+        self.steering = leaving
+        self._wake.set()
+        with contextlib.suppress(KeyboardInterrupt):  # another way to leave
+            while self.is_drawn and not leaving.left.wait(PERIOD_S):
+                pass
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -351,7 +418,7 @@ class LiveView:
             if self.state.started and self._leaves_frame:  # else an error has come first, and has its own words
                 width, height = self._screen.size()
                 size = (width, max(4, min(height - 1, _LAST_FRAME_LINES)))
-                frame = render(self.state, size, self._steering.now(self.state))
+                frame = render(self.state, size, self.steering.now(self.state))
                 self._console.print(frame)
             if self._held.getvalue():
                 print(self._held.getvalue(), end="", file=sys.stderr)
@@ -436,10 +503,12 @@ class LiveView:
         """Draw when something has changed: an event, a key, a second, the size of the terminal."""
         if self.ui.note and time.monotonic() - self._noted_at > _NOTE_S:
             self.ui = replace(self.ui, note="")
-        state, size, now = self.state, self._screen.size(), self._steering.now(self.state)
-        keys = tuple(self._steering.keys(state)) if self._keyboard else ()
-        ui = replace(self.ui, status=self._steering.status(), keys=keys)
-        looks = (ui, int(now), size)
+        state, size, now = self.state, self._screen.size(), self.steering.now(self.state)
+        keys = tuple(self.steering.keys(state)) if self._keyboard else ()
+        ui = replace(self.ui, status=self.steering.status(), keys=keys)
+        turns_s = TURNING_S if state.started is None else RUNNING_S
+        making = any(made.parts is None for made in self.library.made.values())
+        looks = (ui, int(now / turns_s), size, id(self.library), int(time.time() / TURNING_S) if making else 0)
         if self._drawn and state is self._drawn[0] and looks == self._drawn[1]:
             return
         with self._drawing:
@@ -450,7 +519,7 @@ class LiveView:
 
     def frame(self, size: tuple[int, int], now: float, ui: Ui) -> RenderableType:
         """One frame of that size."""
-        return render(self.state, size, now, ui)
+        return render(self.state, size, now, ui, self.library)
 
 
 View = LiveView | PlainView | JsonView
@@ -474,12 +543,12 @@ def keys_fd() -> int | None:
         return None
 
 
-def close_view(choice: ViewChoice, view: View, next_commands: Sequence[NextCommand]) -> None:
-    """Print the closing summary to stdout; NDJSON has had its `result` already."""
+def close_view(choice: ViewChoice, view: View, next_commands: Sequence[NextCommand], took_s: float) -> None:
+    """Print the closing summary to stdout; NDJSON has had its `result` already. `took_s`: the whole command."""
     if choice.kind == "live" and sys.stdout.isatty():
-        PlainConsole(no_color=not choice.colour).print(summary(view.state, next_commands))
+        PlainConsole(no_color=not choice.colour).print(summary(view.state, next_commands, took_s))
     elif choice.kind != "json":
-        print(summary_text(view.state, next_commands), end="")
+        print(summary_text(view.state, next_commands, took_s), end="")
 
 
 @contextlib.contextmanager

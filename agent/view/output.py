@@ -9,23 +9,27 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from copy import copy
+from dataclasses import dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
-from threading import Lock
+from threading import Event as Flag
+from threading import Lock, Thread
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, Self, TextIO
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.style import StyleType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from kerneltune.agent.attempt import Attempt, StopReason
 from kerneltune.agent.events import Event, Note, is_stored
 from kerneltune.agent.record.folder import receipt_path
-from kerneltune.agent.settings import Environment
+from kerneltune.agent.settings import Environment, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import ViewState, fold, format_note
 from kerneltune.tools.schema.codec import Json, encode, one_line, plain
@@ -86,10 +90,91 @@ def say(text: str) -> None:
     LineWriter(sys.stderr).write(text)
 
 
-def print_note(event: Event) -> None:
-    """Say what is being done; other events are not for a line."""
-    if isinstance(event, Note):
-        say(one_line(f"… {format_note(event)}"))
+TURN_S = 0.1  # between two of its pictures
+
+
+class StatusLine:
+    """What is being done, for a person who waits: in a terminal (`live`) one line that turns and counts seconds while
+    the context is open, `doing` that at first; elsewhere a line each time that it changes. Called with events, it shows
+    the notes."""
+
+    def __init__(self, stream: TextIO, *, live: bool, doing: str = "starting") -> None:
+        self._lines = LineWriter(stream)
+        self._terminal = stream if live else None
+        self._lock, self._over = Lock(), Flag()
+        self._doing, self._since_s = doing, time.monotonic()
+        self._thread = Thread(target=self._turn, name="status line", daemon=True)
+
+    def __call__(self, event: Event) -> None:
+        """Show a note; other events are not for a line."""
+        if isinstance(event, Note):
+            self.show(format_note(event))
+
+    def show(self, doing: str) -> None:
+        """Say what is being done now; "" for nothing."""
+        self._doing, self._since_s = one_line(doing), time.monotonic()
+        if self._terminal is not None:
+            with self._lock:
+                self._draw()
+        elif doing:
+            self._lines.write(f"… {self._doing}")
+
+    @contextlib.contextmanager
+    def cleared(self) -> Iterator[None]:
+        """Keep the line away while others write on the same terminal."""
+        with self._lock:
+            self._write("\r\x1b[K")
+            yield
+            if self._thread.is_alive():
+                self._draw()
+
+    def __enter__(self) -> Self:
+        if self._terminal is not None:
+            with self._lock:
+                self._draw()
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+            self._write("\r\x1b[K")
+
+    def _turn(self) -> None:
+        while not self._over.wait(TURN_S):
+            with self._lock:
+                self._draw()
+
+    def _draw(self) -> None:
+        if not self._doing:
+            self._write("\r\x1b[K")
+        else:
+            waited_s = time.monotonic() - self._since_s
+            since = f" {words.duration(waited_s)}" if waited_s >= 1 else ""
+            sign = words.SPINNER[int(time.monotonic() / TURN_S) % len(words.SPINNER)]
+            self._write(f"\r{self._cut(f'{sign} {self._doing}{since}')}\x1b[K")
+
+    def _cut(self, text: str) -> str:
+        """As much as fits: a line that is folded could not be drawn over."""
+        try:
+            most = os.get_terminal_size(self._terminal.fileno()).columns if self._terminal else 0
+        except (OSError, ValueError):
+            most = 0
+        most = (most or 80) - 1
+        return text if cell_len(text) <= most else set_cell_size(text, most - 1) + "…"
+
+    def _write(self, text: str) -> None:
+        if self._terminal is not None:
+            with contextlib.suppress(OSError, ValueError):  # the terminal is gone
+                self._terminal.write(text)
+                self._terminal.flush()
+
+
+def status_line(doing: str = "starting") -> StatusLine:
+    """On stderr, as it can be shown there."""
+    choice = choose_view(environment(), is_terminal=can_show_screen(sys.stderr))
+    return StatusLine(sys.stderr, live=choice.kind == "live", doing=doing)
 
 
 _FAILURES = (None, StopReason.FAILED, StopReason.MODEL_ERROR, StopReason.NO_ACCESS)
@@ -226,7 +311,7 @@ def choose_view(environment: Environment, *, is_terminal: bool, json: bool = Fal
     return ViewChoice("live", colour)
 
 
-_TABLE_WIDTH = 130  # at least: a line that a narrow window folds is better than a column that is gone
+_LEAST_CUT = 16  # cells of a column that may be cut
 _LITERAL: Any = {"highlight": False, "markup": False, "emoji": False}  # "[link=…]" in a task's name is no link
 _ANY_WIDTH = 100_000  # a pipe has no edge at which a line would have to be folded
 
@@ -252,13 +337,9 @@ class Page:
         """Print the parts one below the other; one that is a string is one line of plain text."""
         parts = tuple(map(_as_text, parts))
         if self.terminal:
-            narrow = PlainConsole(file=self.stream, no_color=not self.colour, **_LITERAL)
-            wide = PlainConsole(
-                file=self.stream, width=max(narrow.width, _TABLE_WIDTH), no_color=not self.colour, **_LITERAL
-            )
+            window = PlainConsole(file=self.stream, no_color=not self.colour, **_LITERAL)
             for part in parts:
-                is_table = isinstance(part, Table) and part.show_header
-                (wide if is_table else narrow).print(part)
+                window.print(part)
             return
         page = StringIO()
         console = Console(file=page, width=_ANY_WIDTH, color_system=None, force_terminal=False, **_LITERAL)
@@ -288,7 +369,10 @@ def _as_text(part: RenderableType) -> RenderableType:
 
 
 class TextTable(Table):
-    """A table of which a cell that is a string is one line of plain text, whoever wrote it."""
+    """A table of which a cell that is a string is one line of plain text, whoever wrote it. In a window that is too
+    narrow, the columns in `spare` are left out, the first of them first."""
+
+    spare: Sequence[str] = ()
 
     def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
         """Add a row."""
@@ -296,10 +380,32 @@ class TextTable(Table):
             *(None if cell is None else _as_text(cell) for cell in cells), style=style, end_section=end_section
         )
 
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        fitting = copy(self)
+        for name in self.spare:
+            if fitting._needs(console, options) <= options.max_width:
+                break
+            fitting.columns = [replace(column) for column in fitting.columns if column.header != name]
+            for i, column in enumerate(fitting.columns):
+                column._index = i
+        return Table.__rich_console__(fitting, console, options)
 
-def columns(*names: str, right: Sequence[str] = (), cut: Sequence[str] = ()) -> Table:
-    """Return a table without rules. Columns in `cut` hold what `short` makes: they give way in a narrow window."""
+    def _needs(self, console: Console, options: ConsoleOptions) -> int:
+        """The least cells in which nothing is cut but what may be."""
+        widths = [self._column_width(column, console, options) for column in self.columns]
+        return sum(widths) + 2 * (len(widths) - 1)
+
+    def _column_width(self, column: Column, console: Console, options: ConsoleOptions) -> int:
+        cells = (Measurement.get(console, options, cell).maximum for cell in (column.header, *column.cells))
+        width = max(cells, default=0)
+        return width if column.no_wrap else min(width, _LEAST_CUT)
+
+
+def columns(*names: str, right: Sequence[str] = (), cut: Sequence[str] = (), spare: Sequence[str] = ()) -> TextTable:
+    """Return a table without rules. In a narrow window columns in `cut`, which hold what `short` makes, give way first,
+    then those in `spare` go."""
     table = TextTable(box=None, pad_edge=False, header_style="bold")
+    table.spare = spare
     for name in names:
         table.add_column(name, justify="right" if name in right else "left", no_wrap=name not in cut)
     return table

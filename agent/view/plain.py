@@ -169,7 +169,8 @@ def _attempt_line(state: ViewState, event: Proposed | Updated | Judged | Verifie
             said = "best so far" if event.verdict.timing else words.FIRST_CHOICE
             best = f"  {said}" if event.best else ""
             status = _status(event.verdict.status, colour)
-            return f"{number} {status}  {_tried(state, row)}  {_outcome(row, event.verdict)}{best}"
+            known = ", ".join(filter(None, [words.error(event.verdict), _outcome(row, event.verdict)]))
+            return f"{number} {status}  {_tried(state, row, in_short=True)}  {known}{best}"
         case Verified():
             facts = f"{_outcome(row, event.verdict)}; " if event.verdict.accepted else ""
             return one_line(f"{number} {verification(event)}  {facts}{event.why}")
@@ -181,11 +182,11 @@ def _status(status: Status, colour: bool) -> str:
     return f"\x1b[{verdict_style(status).ansi}m{status.value}\x1b[0m" if colour else status.value
 
 
-def _tried(state: ViewState, row: Attempt | None) -> str:
+def _tried(state: ViewState, row: Attempt | None, *, in_short: bool = False) -> str:
     if row is None:
         return "(an attempt of an earlier process)"
     parent = f"  (parent {one_line(state.number_of(row.parent_id))})" if row.parent_id else ""
-    return one_line(row.rationale) + parent
+    return (words.short_name(row) if in_short else one_line(row.rationale)) + parent
 
 
 def _outcome(row: Attempt | None, verdict: Verdict) -> str:
@@ -209,7 +210,7 @@ def _compiled(row: Attempt | None) -> str:
 _SUMMARY_WIDTH = 100  # cells; a narrower terminal folds its lines
 _WHY = {
     StopReason.ATTEMPTS: "the limit of attempts is reached",
-    StopReason.TIME: "the limit of time is reached",
+    StopReason.TIME: "the limit of time is reached, and what was under way by then is finished",
     StopReason.PATIENCE: "no improvement for as long as the limit allows",
     StopReason.INTERRUPTED: "interrupted; every finished attempt is kept",
     StopReason.AUTHOR_DONE: "the author has nothing left to try",
@@ -230,23 +231,28 @@ class NextCommand(NamedTuple):
     purpose: str
 
 
-def summary(state: ViewState, next_commands: Sequence[NextCommand] = ()) -> RenderableType:
-    """Return the closing summary for a terminal of any width."""
+def summary(state: ViewState, next_commands: Sequence[NextCommand] = (), took_s: float | None = None) -> RenderableType:
+    """Return the closing summary for a terminal of any width. `took_s`: the whole command, its start and its end
+    included, where that is over."""
     table = facts()
-    for name, value in _facts(state, next_commands):
+    for name, value in _facts(state, next_commands, took_s):
         table.add_row(name, value)
     return table
 
 
-def summary_text(state: ViewState, next_commands: Sequence[NextCommand] = (), *, width: int = 200) -> str:
+def summary_text(
+    state: ViewState, next_commands: Sequence[NextCommand] = (), took_s: float | None = None, *, width: int = 200
+) -> str:
     """Return the closing summary without escape codes, for pipes and logs."""
     page = StringIO()
-    Console(file=page, width=width, color_system=None, force_terminal=False).print(summary(state, next_commands))
+    Console(file=page, width=width, color_system=None, force_terminal=False).print(
+        summary(state, next_commands, took_s)
+    )
     return "\n".join(one.rstrip() for one in page.getvalue().splitlines()) + "\n"
 
 
-def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[tuple[str, Text]]:
-    yield "run", Text(one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state)}"))
+def _facts(state: ViewState, next_commands: Sequence[NextCommand], took_s: float | None) -> Iterator[tuple[str, Text]]:
+    yield "run", Text(one_line(f"{state.task or '?'}  {state.run_id or ''}  {_why(state, took_s)}"))
     yield "verified", Text(_verified(state))
     if best := state.best:
         label, said = ("best", "") if best.timing else ("chosen", f" ({words.FIRST_CHOICE})")
@@ -268,17 +274,17 @@ def _facts(state: ViewState, next_commands: Sequence[NextCommand]) -> Iterator[t
     yield from _next(next_commands)
 
 
-def _why(state: ViewState) -> str:
+def _why(state: ViewState, took_s: float | None) -> str:
     if state.ended is None:
         return "stopped before it ended"
-    why = _WHY[state.ended.why]
-    return f"ended after {words.duration(state.elapsed_s(state.ended.at))}: {why}"
+    all_s = state.elapsed_s(state.ended.at) if took_s is None else state.earlier_s + took_s
+    return f"ended after {words.duration(all_s)}: {_WHY[state.ended.why]}"
 
 
 def _verified(state: ViewState) -> str:
     verdict = state.best.verdict if state.best else None
     if verdict is None or not verdict.accepted:
-        return f"nothing: none of {words.plural(state.finished, 'attempt')} was right"
+        return f"nothing: none of {words.plural(state.finished, 'attempt')} was right" if state.finished else "nothing"
     if verdict.status is Status.CORRECT:
         how = f"{verdict.tier}; " if verdict.tier else ""
         return f"right and timed on {one_line(state.gpu or 'a GPU')}: {how}{_evidence(verdict)}"

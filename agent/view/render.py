@@ -6,15 +6,17 @@ Every text of a pane goes through `line`, which lets nothing through that a term
 import difflib
 import math
 import textwrap
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from io import StringIO
 from itertools import accumulate, groupby
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.cells import cell_len, chop_cells, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.layout import Layout
 from rich.segment import Segment
 from rich.text import Text
@@ -27,17 +29,20 @@ from kerneltune.agent.view.state import (
     Budget,
     LogEntry,
     ViewState,
-    expectation_of,
     format_spending,
     is_slowed,
     throttling,
 )
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
 from kerneltune.tools.schema.codec import one_line, shell_word
-from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, Verdict, light_in_words
+from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, Verdict
 
-ScreenPage = Literal["run", "attempt", "source", "help"]
-Wish = Literal["pause", "skip", "raise", "slower", "stop"]
+if TYPE_CHECKING:
+    from kerneltune.agent.record.query import RunSummary
+
+Tab = Literal["attempt", "source", "diff", "sass", "conversation"]  # a page of one attempt
+ScreenPage = Tab | Literal["runs", "run", "help"]
+Wish = Literal["pause", "skip", "raise", "slower", "finish", "stop"]
 Part = str | tuple[str, str]  # a text, or a text and its style
 DIM = "dim"
 
@@ -48,6 +53,7 @@ LOW = 12  # lower screens show only the run and its attempts
 ROOMY = 30  # from this height on the header also names versions
 _BAR_CELLS = 3  # of the bar between two panes
 _LEAST_TABLE = 4
+_LEAST_KNOWN = 8  # lines about the chosen attempt that are worth taking from the table
 _ALL_BASELINES = 17  # lines between head and foot from which on all baselines are named, not only the fastest
 _BEST, _LEAST_BEST = 74, 4  # cells and lines of the best attempt's facts
 _LEAST_CURVE = 24
@@ -57,9 +63,19 @@ _LEAST_CURVE = 24
 
 
 @dataclass(frozen=True)
+class Listing:
+    """How a list is shown: only rows that hold all words of `query`, by the `order`-th of its orders."""
+
+    query: str = ""
+    order: int = 0
+
+
+@dataclass(frozen=True)
 class Ui:
-    """`selected`: an attempt's number, None to follow the newest; `scroll`: the first line of a page; `keys`: what is
-    offered in the last line, () when no keys are read; `note`: what the last key did; `status`: stands before both."""
+    """`selected`: an attempt's number, None to follow the newest; `run`: the chosen one of a list of runs, None for its
+    first; `opened`: the run whose attempts are shown, where there is such a list; `scroll`: the first line of a page;
+    `typing`: what was typed after `/` so far; `keys`: what the run offers in the last line, () when no keys are read;
+    `note`: what the last key did; `status`: stands before both; `before`: the page that the help lies over."""
 
     selected: int | None = None
     page: ScreenPage = "run"
@@ -68,67 +84,253 @@ class Ui:
     note: str = ""
     status: str = ""
     keys: tuple[tuple[str, str], ...] = ()
+    run: str | None = None
+    opened: str | None = None
+    runs: Listing = Listing()
+    attempts: Listing = Listing()
+    typing: str | None = None
+    before: ScreenPage = "run"
 
 
-_WISHES: dict[str, Wish] = {"p": "pause", "s": "skip", "+": "raise", "=": "raise", "-": "slower", "q": "stop"}
+@dataclass(frozen=True, eq=False)  # the same only where it is this one
+class MadePage:
+    """A page of an attempt that is made of more than events. `parts`: None while it is being made, since `at` (Unix
+    time)."""
+
+    parts: tuple[RenderableType, ...] | None
+    at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Library:
+    """What can be looked at beside the events of one run: stored `runs`, the latest first, and pages of attempts that
+    somebody makes when they are asked for (`offers`), by attempt and page."""
+
+    runs: tuple["RunSummary", ...] = ()
+    offers: tuple[Tab, ...] = ()
+    made: Mapping[tuple[str, str], MadePage] = field(default_factory=dict)
+
+
+NO_LIBRARY = Library()
+_WISHES: dict[str, Wish] = {
+    "p": "pause", "x": "skip", "+": "raise", "=": "raise", "-": "slower", "e": "finish", "q": "stop",
+}  # fmt: skip
 _STEPS = {"up": -1, "down": 1, "k": -1, "j": 1}
 _PAGES = {"pageup": -1, "pagedown": 1, " ": 1}
-_BACK = ("esc", "left", "backspace")
+_ENDS = {"home": -1, "g": -1, "end": 1, "G": 1}
+_BACK = ("esc", "backspace")
+_TAB_KEYS: dict[str, Tab] = {"enter": "attempt", "o": "source", "d": "diff", "a": "sass", "c": "conversation"}
+TABS: tuple[Tab, ...] = ("attempt", "source", "diff", "sass", "conversation")
 _END = 1 << 30
 
 
 def chosen_attempt(state: ViewState, ui: Ui) -> Attempt | None:
-    """The attempt whose source is shown: the selected one, else the newest."""
+    """The attempt whose source is shown: the selected one, else the newest, or the first of a list that is sorted."""
+    if ui.selected is None and ui.attempts != Listing():
+        rows = visible_attempts(state, ui)
+        return rows[0 if ui.attempts.order else -1] if rows else None
     return next((a for a in state.attempts if a.number == ui.selected), None) or state.current
 
 
-def press(state: ViewState, ui: Ui, key: str, lines: int = 0, room: int = 1) -> tuple[Ui, Wish | None]:
-    """The choice after a key, and what the run is asked for. `lines`: of the page that is shown; `room`: those that
-    fit."""
+def tabs(state: ViewState, ui: Ui, library: Library) -> tuple[Tab, ...]:
+    """The pages that there are of the chosen attempt."""
+    row = chosen_attempt(state, ui)
+    if row is None:
+        return ()
+    there = {"attempt", "source", *library.offers, *(["diff"] if row.parent_id else [])}
+    return tuple(tab for tab in TABS if tab in there and (tab != "conversation" or row.conversation))
+
+
+def made_page(state: ViewState, ui: Ui, library: Library) -> tuple[str, Tab] | None:
+    """The attempt and page that are shown, where somebody has to make it: facts only of a run that is over, whose
+    verdicts stay."""
+    row = chosen_attempt(state, ui)
+    if row is None or ui.page not in library.offers or (ui.page == "attempt" and state.ended is None):
+        return None
+    return row.attempt_id, ui.page
+
+
+# Orders of the two lists, each with the name that a person reads; the first is that in which things happened.
+_RUN_ORDERS: tuple[tuple[str, Callable[["RunSummary"], Any]], ...] = (
+    ("latest", lambda run: 0),
+    ("task", lambda run: run.task),
+    ("speed-up", lambda run: -(run.best_speedup or 0.0)),
+    ("attempts", lambda run: -run.attempts),
+)
+_ATTEMPT_ORDERS: tuple[tuple[str, Callable[[Attempt], Any]], ...] = (
+    ("number", lambda attempt: 0),
+    ("rank", lambda attempt: (not attempt.accepted, attempt.rank_key or (math.inf,))),
+    ("error", lambda attempt: -max((c.error_ratio for c in attempt.cases), default=0.0)),
+    ("registers", lambda attempt: (not attempt.kernels, sum(k.registers for k in attempt.kernels))),
+    ("verdict", lambda attempt: attempt.status or ""),
+)
+
+
+def visible_attempts(state: ViewState, ui: Ui) -> Sequence[Attempt]:
+    """The attempts that pass the filter, in the order that was chosen."""
+    if ui.attempts == Listing():
+        return state.attempts
+    asked = ui.attempts.query.lower().split()
+    passing = (a for a in state.attempts if all(_holds(a, word) for word in asked))
+    return sorted(passing, key=_ATTEMPT_ORDERS[ui.attempts.order][1])
+
+
+def _holds(attempt: Attempt, word: str) -> bool:
+    if word.startswith("#"):
+        return word[1:] == str(attempt.number)
+    its = (words.short_name(attempt), attempt.status or "", attempt.rationale, attempt.detail, attempt.source)
+    return any(word in text.lower() for text in its)
+
+
+def visible_runs(library: Library, ui: Ui) -> Sequence["RunSummary"]:
+    """The runs that pass the filter, in the order that was chosen."""
+    asked = ui.runs.query.lower().split()
+    passing = (run for run in library.runs if all(word in words.said_of(run) for word in asked))
+    return sorted(passing, key=_RUN_ORDERS[ui.runs.order][1])
+
+
+def press(
+    state: ViewState, ui: Ui, key: str, page: Sequence[Text] = (), room: int = 1, library: Library = NO_LIBRARY
+) -> tuple[Ui, Wish | None]:
+    """The choice after a key, and what the run is asked for. `page`: the lines of the page that is shown; `room`: how
+    many fit."""
     ui = replace(ui, note="")
-    if key == " " and ui.page == "run":
-        return ui, "pause"
+    if ui.typing is not None:
+        return _typed(ui, key, page), None
+    if key == "?":
+        if ui.page == "help":
+            return replace(ui, page=ui.before, scroll=0), None
+        return replace(ui, page="help", before=ui.page, scroll=0), None
     if key in _WISHES:
         return ui, _WISHES[key]
-    if key == "?":
-        return replace(ui, page="run" if ui.page == "help" else "help", scroll=0), None
-    if key == "d":
-        return replace(ui, diff=not ui.diff, scroll=0), None
-    return (_choose(state, ui, key, room) if ui.page == "run" else _scroll(state, ui, key, lines, room)), None
+    if key == " " and ui.page == "run":
+        return ui, "pause"
+    if key == "/" and ui.page != "help":
+        return replace(ui, typing=""), None
+    if ui.page == "runs":
+        return _choose_run(ui, key, room, library), None
+    if ui.page == "run":
+        return _choose(state, ui, key, room, library), None
+    return _read(state, ui, key, len(page), room, library), None
 
 
-def _choose(state: ViewState, ui: Ui, key: str, room: int) -> Ui:
-    """On the main page: move through the attempts, open one."""
-    if key in ("enter", "o", "right") and chosen_attempt(state, ui):
-        return replace(ui, page="source" if key == "o" else "attempt", scroll=0)
-    if key in _BACK or key in ("end", "G"):
-        return replace(ui, selected=None)
-    if key in ("home", "g") and state.attempts:
-        return replace(ui, selected=state.attempts[0].number)
+def _typed(ui: Ui, key: str, page: Sequence[Text]) -> Ui:
+    """What follows `/`: a filter of a list, which is obeyed at once, or a text to find on a page."""
+    said = ui.typing or ""
+    if key == "esc" or (key == "backspace" and not said):
+        return _filtered(replace(ui, typing=None), "")
+    if key == "enter":
+        found = replace(ui, typing=None)
+        return found if ui.page in ("runs", "run") else _find(found, said, page)
+    if key == "backspace":
+        said = said[:-1]
+    elif len(key) == 1:
+        said += key
+    return _filtered(replace(ui, typing=said), said)
+
+
+def _filtered(ui: Ui, query: str) -> Ui:
+    if ui.page == "runs":
+        return replace(ui, runs=replace(ui.runs, query=query), run=None)
+    if ui.page == "run":
+        return replace(ui, attempts=replace(ui.attempts, query=query), selected=None)
+    return ui
+
+
+def _find(ui: Ui, said: str, page: Sequence[Text]) -> Ui:
+    """The next line that holds it, from the one below the first that is shown on, around the end."""
+    order = [*range(ui.scroll + 1, len(page)), *range(min(ui.scroll + 1, len(page)))]
+    found = next((i for i in order if said.lower() in page[i].plain.lower()), None)
+    return replace(ui, note=f"not found: {said}") if found is None else replace(ui, scroll=found)
+
+
+def _choose_run(ui: Ui, key: str, room: int, library: Library) -> Ui:
+    """In the list of runs: move, sort, open one."""
+    rows = [run.run_id for run in visible_runs(library, ui)]
+    at = rows.index(ui.run) if ui.run in rows else 0
+    if key in ("enter", "right") and rows:
+        return replace(ui, page="run", opened=rows[at], run=rows[at], selected=None, attempts=Listing())
+    if key in _BACK:
+        return replace(ui, runs=replace(ui.runs, query=""))
+    if key == "s":
+        return replace(ui, runs=replace(ui.runs, order=(ui.runs.order + 1) % len(_RUN_ORDERS)), run=None)
+    to = _to(key, at, room, len(rows))
+    return ui if to is None or not rows else replace(ui, run=rows[max(0, min(to, len(rows) - 1))])
+
+
+def _to(key: str, at: int, room: int, rows: int) -> int | None:
+    """The row that a key leads to, perhaps beyond an end; None for another key."""
+    if key in _ENDS:
+        return rows if _ENDS[key] > 0 else 0
     step = _STEPS.get(key) or max(1, room // 2) * _PAGES.get(key, 0)
-    return replace(ui, selected=_moved(state, ui, step)) if step and state.attempts else ui
+    return at + step if step else None
 
 
-def _moved(state: ViewState, ui: Ui, step: int) -> int | None:
-    """The number of the attempt so many rows away; None, to follow, below the newest."""
-    rows = state.attempts
-    at = next((i for i, a in enumerate(rows) if a.number == ui.selected), len(rows))
-    to = at + step
-    return None if to >= len(rows) else rows[max(0, to)].number
+def _choose(state: ViewState, ui: Ui, key: str, room: int, library: Library) -> Ui:
+    """On the main page: move through the attempts, filter, sort, open one."""
+    if key == "d":
+        return replace(ui, diff=not ui.diff)
+    if key == "s":
+        order = (ui.attempts.order + 1) % len(_ATTEMPT_ORDERS)
+        return replace(ui, attempts=replace(ui.attempts, order=order), selected=None)
+    tab = "attempt" if key == "right" else _TAB_KEYS.get(key)
+    if (row := chosen_attempt(state, ui)) is not None and tab in tabs(state, ui, library):
+        return replace(ui, page=tab, scroll=0, selected=row.number)  # what is read does not change under the eyes
+    if key in _BACK or key == "left":
+        return _step_back(ui, library)
+    return _moved(state, ui, key, room)
 
 
-def _scroll(state: ViewState, ui: Ui, key: str, lines: int, room: int) -> Ui:
-    """On a page of text: scroll, go to the neighbour, go back."""
-    if key in _BACK or key == "enter":
+def _step_back(ui: Ui, library: Library) -> Ui:
+    """Let go of the filter, else of what is selected, else of the run."""
+    if ui.attempts.query:
+        return replace(ui, attempts=replace(ui.attempts, query=""))
+    if ui.selected is None and library.runs:
+        return replace(ui, page="runs", opened=None)
+    return replace(ui, selected=None)
+
+
+def _moved(state: ViewState, ui: Ui, key: str, room: int) -> Ui:
+    """Another row; none, to follow the newest, below it."""
+    rows = visible_attempts(state, ui)
+    follows = ui.attempts.order == 0
+    at = next((i for i, a in enumerate(rows) if a.number == ui.selected), len(rows) if follows else 0)
+    to = _to(key, at, room, len(rows))
+    if to is None or not rows:
+        return replace(ui, note=f"no such key: {key}; ? lists them") if len(key) == 1 and to is None else ui
+    if to >= len(rows) and follows:
+        return replace(ui, selected=None)
+    return replace(ui, selected=rows[max(0, min(to, len(rows) - 1))].number)
+
+
+def _read(state: ViewState, ui: Ui, key: str, lines: int, room: int, library: Library) -> Ui:
+    """On a page of text: scroll, go to another page or a neighbour, go back."""
+    if ui.page == "help":
+        return (
+            replace(ui, page=ui.before, scroll=0) if key in (*_BACK, "enter", "left") else _scroll(ui, key, lines, room)
+        )
+    there = tabs(state, ui, library)
+    at = there.index(ui.page) if ui.page in there else 0
+    if key in _BACK or (key == "left" and at == 0) or _TAB_KEYS.get(key) == ui.page:
         return replace(ui, page="run", scroll=0)
-    if key == "o" and ui.page != "help":
-        return replace(ui, page="attempt" if ui.page == "source" else "source", scroll=0)
-    if key in ("n", "b") and ui.page != "help":
+    if key in ("left", "right", "tab"):
+        return replace(ui, page=there[(at + (-1 if key == "left" else 1)) % len(there)], scroll=0)
+    if (tab := _TAB_KEYS.get(key)) in there:
+        return replace(ui, page=tab, scroll=0)
+    if key in ("n", "b"):
         row = chosen_attempt(state, ui)
-        here = replace(ui, selected=row.number) if row else ui
-        return replace(ui, selected=_moved(state, here, 1 if key == "n" else -1), scroll=0)
-    step = _STEPS.get(key) or max(1, room - 1) * _PAGES.get(key, 0)
-    step = step or {"home": -_END, "g": -_END, "end": _END, "G": _END}.get(key, 0)
+        rows = [a.number for a in visible_attempts(state, ui)]
+        if row is not None and row.number in rows:
+            to = rows.index(row.number) + (1 if key == "n" else -1)
+            return replace(ui, selected=rows[max(0, min(to, len(rows) - 1))], scroll=0)
+        return ui
+    return _scroll(ui, key, lines, room)
+
+
+def _scroll(ui: Ui, key: str, lines: int, room: int) -> Ui:
+    step = _STEPS.get(key) or max(1, room - 1) * _PAGES.get(key, 0) or _ENDS.get(key, 0) * _END
+    if not step and len(key) == 1:
+        return replace(ui, note=f"no such key: {key}; ? lists them")
     return replace(ui, scroll=max(0, min(ui.scroll + step, lines - room)))
 
 
@@ -150,14 +352,27 @@ class ScreenFrame:
             yield Segment.line()
 
 
-def render(state: ViewState, size: tuple[int, int], now: float, ui: Ui | None = None) -> ScreenFrame:
+def render(
+    state: ViewState, size: tuple[int, int], now: float, ui: Ui | None = None, library: Library = NO_LIBRARY
+) -> ScreenFrame:
     """One frame of `size` columns and lines. `now` is Unix time in seconds; `ui` what a person has chosen to see."""
     ui = ui or Ui()
     width, height = max(20, size[0]), max(4, size[1])
-    top = _header(state, width, now, facts=height >= ROOMY)[: max(1, height // 3)]
-    bottom = _bottom(state, width, height, now, ui)
+    if ui.page == "runs" or (ui.page == "help" and ui.before == "runs"):
+        top, bottom = [_library_title(library, ui, width)], [_footer(state, width, ui, library)]
+    elif ui.page == "run":
+        top = _header(state, width, now, facts=height >= ROOMY)[: max(1, height // 3)]
+        bottom = _bottom(state, width, height, now, ui, library)
+    else:
+        top, bottom = [_title(state, width, now)], [_footer(state, width, ui, library)]
     room = height - len(top) - len(bottom)
-    middle = _page(state, ui, width, room, now) if ui.page != "run" else _middle(state, width, room, now, ui)
+    match ui.page:
+        case "run":
+            middle: RenderableType = _middle(state, width, room, now, ui)
+        case "runs":
+            middle = Pane(_runs(library, ui, width, room))
+        case _:
+            middle = _page(state, ui, width, room, now, library)
     return ScreenFrame(_stacked((Pane(top), len(top)), (middle, room), (Pane(bottom), len(bottom))), width, height)
 
 
@@ -198,10 +413,10 @@ def _beside(left: RenderableType, right: RenderableType, right_width: int, heigh
     return layout
 
 
-def _bottom(state: ViewState, width: int, height: int, now: float, ui: Ui) -> list[Text]:
-    foot = [_footer(state, width, ui)]
+def _bottom(state: ViewState, width: int, height: int, now: float, ui: Ui, library: Library) -> list[Text]:
+    foot = [_footer(state, width, ui, library)]
     if height < LOW:
-        return foot if ui.note or ui.status else []
+        return foot if ui.note or ui.status or ui.typing is not None else []
     strips = [_stages(state, width, now)]
     if state.gpu_reading:
         strips.append(_gpu(state.gpu_reading, width))
@@ -210,13 +425,13 @@ def _bottom(state: ViewState, width: int, height: int, now: float, ui: Ui) -> li
 
 def _middle(state: ViewState, width: int, height: int, now: float, ui: Ui) -> RenderableType:
     if height < LOW - 3:
-        return Pane(_table(state, width, height, now, ui.selected))
+        return Pane(_table(state, ui, width, height, now))
     if width >= WIDE:
         return _two_columns(state, width, height, now, ui)
     best, lines = _best_and_curve(state, width, 1 if height < _ALL_BASELINES else 99)
     rest = height - lines
     lower = _lower_height(state, rest)
-    attempts = Pane(_table(state, width, rest - lower, now, ui.selected))
+    attempts = Pane(_table(state, ui, width, rest - lower, now))
     return _stacked((best, lines), (attempts, rest - lower), (_lower(state, width, lower, ui), lower))
 
 
@@ -253,14 +468,18 @@ def _lower(state: ViewState, width: int, height: int, ui: Ui) -> RenderableType:
 
 
 def _two_columns(state: ViewState, width: int, height: int, now: float, ui: Ui) -> Layout:
-    right = min(110, width * 9 // 20)
+    right = min(124, width * 9 // 20)
     left = width - right - _BAR_CELLS
     best, lines = _best_and_curve(state, left, 99)
-    attempts = Pane(_table(state, left, height - lines, now, ui.selected))
+    rows = len(visible_attempts(state, ui)) + 1 + (state.unseen_attempts > 0)
+    known = min(height - lines - rows, (height - lines) * 2 // 3)  # what the table leaves
+    table = height - lines - (known if known >= _LEAST_KNOWN else 0)
+    attempts = Pane(_table(state, ui, left, table, now))
+    below = Pane(_known_of_chosen(state, ui, left, height - lines - table, now))
     log = max(6, height * 2 // 5)
     source = Pane(_source(state, right, height - log, ui))
     spoken = Pane(log_lines(state, right, log))
-    left_pane = _stacked((best, lines), (attempts, height - lines))
+    left_pane = _stacked((best, lines), (attempts, table), (below, height - lines - table))
     return _beside(left_pane, _stacked((source, height - log), (spoken, log)), right, height)
 
 
@@ -350,17 +569,19 @@ def _title(state: ViewState, width: int, now: float) -> Text:
         strategy = state.started.limits.get("strategy")
         for fact in filter(None, (state.gpu, author, strategy if isinstance(strategy, str) else None)):
             left += [(" · ", DIM), one_line(fact)]
-    return _ends(width, left, [_mood(state), "  ", (words.duration(state.elapsed_s(now)), "bold"), " "])
+    left_s = state.left_s(now)
+    rest: list[Part] = [] if left_s is None else [(f"  about {words.duration(left_s)} left", DIM)]
+    return _ends(width, left, [*_mood(state, now), "  ", (words.duration(state.elapsed_s(now)), "bold"), *rest, " "])
 
 
-def _mood(state: ViewState) -> Part:
+def _mood(state: ViewState, now: float) -> list[Part]:
     if state.ended:
-        return (f"ended: {state.ended.why.replace('_', ' ')}", "bold")
-    if state.stopping:
-        return ("stopping", "bold yellow")
-    if state.paused_at is not None:
-        return ("paused", "bold yellow")
-    return ("running", "green") if state.started else one_line(state.stage)
+        return [(f"ended: {state.ended.why.replace('_', ' ')}", "bold")]
+    if state.paused_at is not None and not state.stopping:
+        return [("paused", "bold yellow")]
+    spinner = words.SPINNER[int(now * 4) % len(words.SPINNER)]
+    doing: Part = ("stopping", "bold yellow") if state.stopping else ("running", "green")
+    return [(f"{spinner} ", "cyan"), doing if state.started else one_line(state.stage)]
 
 
 def _budget_line(budgets: tuple[Budget, ...], width: int) -> Text:
@@ -398,20 +619,55 @@ _LEAST_S = 10.0  # before that a rate says nothing
 _GPU_GAUGE = 10
 
 
-def _footer(state: ViewState, width: int, ui: Ui) -> Text:
-    """What a person can do now; what the last key did comes first."""
+_LOOKING = (
+    ("↑↓", "choose"), ("enter", "show"), ("o", "source"), ("d", "diff"), ("/", "filter"), ("s", "sort"),
+)  # fmt: skip
+_READING = (("esc", "back"), ("← →", "pages"), ("↑↓", "scroll"), ("n b", "next, before"), ("/", "find"))
+_SHELF = (("↑↓", "choose"), ("enter", "open"), ("/", "filter"), ("s", "sort"), ("?", "help"), ("q", "leave"))
+
+
+def _keys_of(ui: Ui) -> Sequence[tuple[str, str]]:
+    """What is offered on a page: of a run what the run does, too; `?` is never cut off."""
+    if ui.page == "runs":
+        return _SHELF
+    if ui.page == "help":
+        return (("esc", "back"), ("↑↓", "scroll"))
+    return (*ui.keys[:1], ("?", "help"), *ui.keys[1:], *_LOOKING) if ui.page == "run" else (*_READING, ("?", "help"))
+
+
+def _footer(state: ViewState, width: int, ui: Ui, library: Library) -> Text:
+    """What a person can do now; what the last key did, or is being typed, comes first."""
     parts: list[Part] = [" ", (ui.status, "bold"), "  "] if ui.status else []
+    if ui.typing is not None:
+        what = "find" if ui.page not in ("run", "runs") else "only rows with"
+        return line(" ", (f"{what}: {ui.typing}▏", "bold"), ("  enter keeps it, esc gives it up", DIM))
+    if shown := _listing_in_words(state, ui, library):
+        parts += [" ", (shown, "cyan"), " "]
     if ui.note:
         return line(*parts, " ", (ui.note, "bold"))
     if not ui.keys:
         resume = f": optimize --resume {shell_word(state.run_id)}" if state.run_id else ""
         stops = "ended" if state.ended else "Ctrl-C stops; nothing finished is lost"
         return line(*parts) if parts else line(" ", (stops + resume, DIM))
-    for key, what in ui.keys:
+    for key, what in _keys_of(ui):
         more: list[Part] = [" ", (key, "bold"), (f" {what} ", DIM)]
         if line(*parts, *more).cell_len <= width:
             parts += more
     return line(*parts)
+
+
+def _listing_in_words(state: ViewState, ui: Ui, library: Library) -> str:
+    """The filter and the order of the list that is shown, where there are any."""
+    if ui.page not in ("run", "runs"):
+        return ""
+    listing, orders = (ui.runs, _RUN_ORDERS) if ui.page == "runs" else (ui.attempts, _ATTEMPT_ORDERS)
+    shown, of = (
+        (len(visible_runs(library, ui)), len(library.runs))
+        if ui.page == "runs"
+        else (len(visible_attempts(state, ui)), len(state.attempts))
+    )
+    told = [f"/{listing.query}: {shown} of {of}"] if listing.query else []
+    return "; ".join([*told, *([f"by {orders[listing.order][0]}"] if listing.order else [])])
 
 
 def _stages(state: ViewState, width: int, now: float) -> Text:
@@ -497,8 +753,33 @@ def best_facts(state: ViewState, width: int, most: int = 99) -> list[Text]:
     if row is None or row.verdict is None:
         return [_rule(width, ("best so far", "bold")), line((" no correct kernel yet", DIM))]
     said = "best so far" if row.timing else words.FIRST_CHOICE
-    head = _rule(width, (f"{said} ", "bold"), (f"#{row.number} {one_line(row.rationale)}", "bold green"))
-    return [head, *(line(" ", *parts) for parts in verdict_facts(row, width, state.gpu, most))]
+    head = _rule(width, (f"{said} ", "bold"), (f"#{row.number} {words.short_name(row)}", "bold green"))
+    facts = [line(" ", *parts) for parts in verdict_facts(row, width, state.gpu, most)]
+    return [head, *facts, *(line(" ", *parts) for parts in _goal_bar(row.verdict, width))]
+
+
+_MOST_BAR, _LEAST_BAR = 40, 10
+
+
+def _goal_bar(verdict: Verdict, width: int) -> Iterator[list[Part]]:
+    """How far the best has come: from nothing to the speed of light, with a mark at the number to beat, which is the
+    time of the fastest baseline. Green is what is gained over it, red what is missing."""
+    compared = words.fastest_first(verdict.comparisons)
+    if not compared or not compared[0].speedup > 0:
+        return
+    reached = compared[0].speedup
+    light = reached / verdict.sol_fraction if verdict.sol_fraction else 0.0
+    most = max(light, reached, 1.0) if light else 1.25 * max(reached, 1.0)
+    told = f"{reached:.2f}x" + (f" of {light:.2f}x at the speed of light" if light else "")
+    cells = min(_MOST_BAR, width - len(told) - 5)
+    if cells < _LEAST_BAR:
+        return
+    at, goal = (min(cells - 1, round(value / most * (cells - 1))) for value in (reached, 1.0))
+    won, lost = max(0, at - goal), max(0, goal - at)
+    yield [
+        ("━" * min(at, goal), "cyan"), ("─" * lost, "red"), ("┃", "bold"), ("━" * won, "green"),
+        ("─" * (cells - 1 - max(at, goal)), DIM), "  ", (told, "green" if reached > 1 else "red"),
+    ]  # fmt: skip
 
 
 def verdict_facts(row: Attempt, width: int, gpu: str | None, most: int = 99) -> list[list[Part]]:
@@ -535,28 +816,26 @@ def _against(compared: Comparison, names: int) -> list[Part]:
 @dataclass(frozen=True)
 class BestCurve:
     """`values` after each judged attempt, None before there is one; speed-ups are over the fastest baseline. Without a
-    GPU there is no speed-up, so it counts the attempts that are right."""
+    GPU there is no speed-up: it shows by how many bytes, as the static model counts them, the first choice was made."""
 
-    kind: Literal["speed-up", "time", "right"]
+    kind: Literal["speed-up", "time", "bytes"]
     values: tuple[float | None, ...]
 
     def title(self, width: int) -> str:
         """What the curve shows, in so many cells."""
-        name = {"speed-up": "best speed-up", "time": "best time", "right": "right so far"}[self.kind]
+        name = {"speed-up": "best speed-up", "time": "best time", "bytes": "least bytes"}[self.kind]
         whole = f"{name} over {words.plural(len(self.values), 'attempt')}"
         return whole if len(whole) <= width - 4 else name
 
     def label(self, value: float) -> str:
         """A value of the axis."""
-        if self.kind == "right":
-            return f"{value:.0f}"
+        if self.kind == "bytes":
+            return f"{value / 1e6:.3g} MB"
         return words.microseconds(value) if self.kind == "time" else f"{value:.2f}x"
 
     def range(self, known: list[float]) -> tuple[float, float]:
         """The least and the greatest value of the axis."""
         low, high = min(known), max(known)
-        if self.kind == "right":
-            return 0.0, max(high, 1.0)
         if self.kind == "speed-up":
             low, high = min(low, 1.0), max(high, 1.0)
         return low, high if high > low else low * 1.01
@@ -566,7 +845,9 @@ def curve_of(state: ViewState) -> BestCurve:
     """The run's curve, in the order in which attempts were proposed."""
     judged = [a for a in state.attempts if a.verdict]
     if state.gpu is None:
-        return BestCurve("right", tuple(accumulate(float(a.accepted) for a in judged)))
+        moved = (a.rank_key[0] if a.rank_key else math.inf for a in judged)
+        least = accumulate(moved, min)
+        return BestCurve("bytes", tuple(None if math.isinf(value) else value for value in least))
     timed = any(_best_speedup(a) is not None for a in judged)
     values = tuple(_of_leaders(judged, _best_speedup if timed else _median_us))
     return BestCurve("speed-up" if timed else "time", values)
@@ -657,7 +938,7 @@ class TableColumn:
     name: str
     width: int
     rank: int
-    cell: Callable[[ViewState, Attempt, float], Part]
+    cell: Callable[[Any, Any, float], Part]  # of what is around the rows (a state), the row (an attempt), and now
     right: bool = True
 
 
@@ -669,14 +950,24 @@ class HiddenRows:
     word: str
 
 
-def _table(state: ViewState, width: int, height: int, now: float, selected: int | None = None) -> list[Text]:
+def _table(state: ViewState, ui: Ui, width: int, height: int, now: float) -> list[Text]:
     """The head and at most `height` - 1 rows."""
-    columns = _fitting_columns(state, width)
-    fixed = sum(c.width for c in columns) + _GAP * (len(columns) - 1) + _GUTTER + 1
-    rest = max(1, (width - fixed) // sum(c.width == 0 for c in columns))
+    columns = _fitting_columns(_GPU_COLUMNS if state.gpu else _CPU_COLUMNS, width)
+    rest = _rest_of(columns, width)
     head = line(" " * _GUTTER, *_cells(columns, [(c.name, DIM) for c in columns], rest))
-    rows = window(state, max(1, height - 1), selected)
-    return [head, *(_table_row(state, row, columns, width, rest, now, selected) for row in rows)][:height]
+    shown = visible_attempts(state, ui)
+    at = next((i for i, a in enumerate(shown) if a.number == ui.selected), 0 if ui.attempts.order else len(shown) - 1)
+    marked = shown[at].number if shown and ui.attempts.order else ui.selected  # else the newest is followed
+    rows = window(state, max(1, height - 1), shown, at)
+    if state.attempts and not shown:
+        return [head, line((f"    no attempt has: {ui.attempts.query}", DIM))]
+    return [head, *(_table_row(state, row, columns, width, rest, now, marked) for row in rows)][:height]
+
+
+def _rest_of(columns: Sequence["TableColumn"], width: int) -> int:
+    """Cells of each column that takes what is left."""
+    fixed = sum(c.width for c in columns) + _GAP * (len(columns) - 1) + _GUTTER + 1
+    return max(1, (width - fixed) // max(1, sum(c.width == 0 for c in columns)))
 
 
 def _table_row(
@@ -713,28 +1004,29 @@ def _cells(columns: Sequence[TableColumn], parts: Sequence[Part], rest: int) -> 
         yield "" if column.right else pad
 
 
-def window(state: ViewState, room: int, selected: int | None = None) -> list[Attempt | HiddenRows]:
-    """The rows that fit: the newest, or those around the selected one, and apart from them the best."""
-    rows = state.attempts
-    at = next((i for i, a in enumerate(rows) if a.number == selected), len(rows) - 1)
+def window(
+    state: ViewState, room: int, rows: Sequence[Attempt] | None = None, at: int | None = None
+) -> list[Attempt | HiddenRows]:
+    """The rows that fit: those around the one at `at`, the newest without it, and apart from them the best."""
+    rows = state.attempts if rows is None else rows
+    at = len(rows) - 1 if at is None else at
     if room < _LEAST_WINDOW:
         end = max(at + 1, min(room, len(rows)))
         return list(rows[max(0, end - room) : end])
     best = next((i for i, a in enumerate(rows) if a.attempt_id == state.best_id), None)
     for size in range(min(room, len(rows)), -1, -1):  # until the best and the gaps have room as well
         end = min(len(rows), max(at + 1 + size // 2, size))
-        shown = _pieces(state, end - size, end, best)
+        shown = _pieces(rows, end - size, end, best, 0 if len(rows) < len(state.attempts) else state.unseen_attempts)
         if len(shown) <= room:
             break
     return shown
 
 
-def _pieces(state: ViewState, start: int, end: int, best: int | None) -> list[Attempt | HiddenRows]:
+def _pieces(rows: Sequence[Attempt], start: int, end: int, best: int | None, unseen: int) -> list[Attempt | HiddenRows]:
     """A stretch of rows, the best on its side of it, and what is left out."""
-    rows = state.attempts
     before = [best] if best is not None and best < start else []
     after = [best] if best is not None and best >= end else []
-    earlier = start - len(before) + state.unseen_attempts
+    earlier = start - len(before) + unseen
     later = len(rows) - end - len(after)
     return [
         *(rows[i] for i in before),
@@ -745,9 +1037,8 @@ def _pieces(state: ViewState, start: int, end: int, best: int | None) -> list[At
     ]
 
 
-def _fitting_columns(state: ViewState, width: int) -> list[TableColumn]:
+def _fitting_columns(columns: Sequence[TableColumn], width: int) -> list[TableColumn]:
     """The columns that fit, in their order on the screen."""
-    columns = _GPU_COLUMNS if state.gpu else _CPU_COLUMNS
     kept = [c for c in columns if c.rank == 0]
     for column in sorted((c for c in columns if c.rank), key=lambda c: c.rank):
         fixed = sum(c.width + _GAP for c in (*kept, column) if c.width) + _GUTTER
@@ -783,7 +1074,7 @@ def _speedup_cell(_: ViewState, row: Attempt, __: float) -> Part:
 
 _NUMBER = TableColumn("#", 4, 0, lambda _, row, __: str(row.number))
 _PARENT = TableColumn("parent", 6, 3, _parent_cell)
-_RATIONALE = TableColumn("what was tried", 0, 0, lambda _, row, __: one_line(row.rationale), right=False)
+_RATIONALE = TableColumn("what was tried", 0, 0, lambda _, row, __: words.short_name(row), right=False)
 _VERDICT = TableColumn("verdict", LABEL_WIDTH + 2, 0, _verdict_cell, right=False)
 _REGISTERS = TableColumn("regs", 5, 4, lambda _, row, __: words.registers(row.kernels))
 _SPILLS = TableColumn("spills", 8, 5, _spills_cell)
@@ -866,7 +1157,9 @@ def _difference_lines(state: ViewState, row: Attempt) -> list[Text]:
     """The unified difference to the parent, in colours; + and - say the same without."""
     parent = state.row(row.parent_id)
     if parent is None:
-        return [line("(the parent's source was not seen by this screen)")]
+        return [
+            line("(it has no parent)" if not row.parent_id else "(the parent's source was not seen by this screen)")
+        ]
     changes = _difference(parent.source, row.source)
     return [line((change, _DIFF_COLOURS.get(change[:1], ""))) for change in changes]
 
@@ -896,100 +1189,198 @@ def _highlighted(source: str) -> list[Text]:
 
 # Whole pages of text: one attempt with everything known of it, its source, help ----------------------------------
 
-_HELP = (
+_RUN_HELP = (
     ("p space", "pause, or go on: what is under way is finished, nothing new begins, the time limit stands still"),
-    ("s", "skip what is being traced, compiled or checked: it gets no verdict; a timing on the GPU is finished"),
+    ("x", "skip what is being traced, compiled or checked: it gets no verdict; a timing on the GPU is finished"),
     ("+", "a quarter more attempts and time than were given; dollars only with --max-cost"),
-    ("q", "stop after what is under way; --resume goes on later"),
+    ("q", "stop after what is under way, --resume goes on later; once the run has ended: leave"),
     ("Ctrl-C", "stop now; nothing finished is lost"),
-    ("↑ ↓", "choose an attempt; below the newest: follow the newest again (also: k j, page up and down, home, end)"),
-    ("enter", "everything known of the chosen attempt; again, or esc: back"),
-    ("o", "its source on the whole screen"),
-    ("d", "the difference to its parent in place of the source, or back"),
-    ("n b", "on a page: the next attempt, the one before"),
+)
+_LIST_HELP = (
+    ("↑ ↓", "choose; below the newest attempt: follow the newest again (also: k j, page up and down, home, end)"),
+    (
+        "/",
+        "show only rows that hold what you type: words of name, verdict, reason, source; #7 is the seventh",
+    ),
+    ("s", "sort by the next column"),
+    ("enter", "open: a run, or everything known of an attempt"),
+    ("o", "its source"),
+    ("d", "what differs from its parent; beside the list: in place of the source"),
+    ("a", "the machine code that it compiles to, with source lines (it is compiled again: seconds)"),
+    ("c", "the conversation that led to it"),
+    ("esc", "back: from a page to the list, from a run to all runs"),
+)
+_PAGE_HELP = (
+    ("← →", "on a page: the page before, the next one (also: tab)"),
+    ("n b", "the next attempt, the one before"),
+    ("/", "find a text"),
     ("Ctrl-L", "draw the whole screen again"),
     ("?", "this page"),
 )
 _WATCH_HELP = (
-    ("p space", "`optimize watch` does not touch the run: p stops the playback, or lets it go on"),
+    ("p space", "`optimize watch` and `browse` do not touch the run: p stops the playback, or lets it go on"),
     ("+ -", "there: faster, slower"),
-    ("s", "there: to the end"),
+    ("e", "there: to the end"),
     ("q", "there: leave; the run goes on"),
 )
 _NAME_CELLS = 12
+_TAB_NAMES: dict[Tab, str] = {
+    "attempt": "facts", "source": "source", "diff": "diff", "sass": "machine code", "conversation": "conversation",
+}  # fmt: skip
 
 
-def _page(state: ViewState, ui: Ui, width: int, height: int, now: float) -> Pane:
+def _page(state: ViewState, ui: Ui, width: int, height: int, now: float, library: Library) -> Pane:
     """The page that is chosen, from its scroll position on, with a rule above it."""
-    lines = page_lines(state, ui, width, now)
+    lines = page_lines(state, ui, width, now, library)
     room = max(1, height - 1)
     start = max(0, min(ui.scroll, len(lines) - room))
-    where = f"  lines {start + 1}-{min(len(lines), start + room)} of {len(lines)}" if len(lines) > room else ""
-    head = _rule(width, (_page_title(state, ui), "bold"), (f"{where}  esc: back", DIM))
-    return Pane([head, *lines[start : start + room]])
+    where = f" {start + 1}-{min(len(lines), start + room)} of {len(lines)}" if len(lines) > room else ""
+    return Pane([_page_head(state, ui, width, where, library), *lines[start : start + room]])
 
 
-def page_lines(state: ViewState, ui: Ui, width: int, now: float) -> list[Text]:
+def _page_head(state: ViewState, ui: Ui, width: int, where: str, library: Library) -> Text:
+    """Whose page it is, which others there are, and how much of it is seen."""
+    row = chosen_attempt(state, ui)
+    if ui.page == "help" or row is None:
+        return _rule(width, ("keys" if ui.page == "help" else "attempt", "bold"), (where, DIM))
+    best = " ★" if row.attempt_id == state.best_id else ""
+    others: list[Part] = [" "]
+    for tab in tabs(state, ui, library):
+        others += [(f" {_TAB_NAMES[tab]} ", "reverse" if tab == ui.page else DIM)]
+    return _ends(
+        width, [("─ ", DIM), (f"#{row.number}{best} {words.short_name(row)}", "bold")], [*others, (where, DIM)]
+    )
+
+
+def page_lines(state: ViewState, ui: Ui, width: int, now: float, library: Library = NO_LIBRARY) -> Sequence[Text]:
     """All lines of the page."""
-    row = chosen_attempt(state, ui)
     if ui.page == "help":
-        return [made for key, what in (*_HELP, *_WATCH_HELP) for made in _named(key, what, width)]
-    if row is None:
+        keys = (*_RUN_HELP, *_LIST_HELP, *_PAGE_HELP, *_WATCH_HELP)
+        return [made for key, what in keys for made in _named(key, what, width)]
+    row = chosen_attempt(state, ui)
+    if row is None or state.started is None:
         return [line((" no attempt yet", DIM))]
-    code = _difference_lines(state, row) if ui.diff and row.parent_id else _highlighted(words.lines(row.source))
-    return [*([] if ui.page == "source" else _attempt_facts(state, row, width, now)), *code]
+    match ui.page:
+        case "source":
+            return _highlighted(words.lines(row.source))
+        case "diff":
+            return _difference_lines(state, row)
+        case _:
+            return _page_of(state, row, ui, width, now, library)
 
 
-def _page_title(state: ViewState, ui: Ui) -> str:
-    if ui.page == "help":
-        return "keys"
+def _page_of(state: ViewState, row: Attempt, ui: Ui, width: int, now: float, library: Library) -> Sequence[Text]:
+    """A page that may have to be made; facts are shown as the events have them until then."""
+    asked = made_page(state, ui, library)
+    made = library.made.get(asked) if asked else None
+    if made is not None and made.parts is not None:
+        return _made_lines(made, width)
+    if ui.page == "attempt":
+        return _facts_lines(state, row, width, now)
+    since = f" {words.duration(time.time() - made.at)}" if made else ""
+    return [line((f" {words.SPINNER[int(time.time() * 4) % len(words.SPINNER)]} being made{since}", DIM))]
+
+
+@lru_cache(maxsize=8)
+def _made_lines(made: MadePage, width: int) -> Sequence[Text]:
+    """A listing of 3,000 lines takes 0.2 s."""
+    return laid_out(made.parts or (), width)
+
+
+def _facts_lines(state: ViewState, row: Attempt, width: int, now: float) -> Sequence[Text]:
+    """Everything known of an attempt, as `optimize show` prints it."""
+    from kerneltune.agent.view.attempt import ShownAttempt, known_of  # 60 ms that the first frame need not wait for
+
+    assert state.started is not None
+    ancestors, parent = [], state.row(row.parent_id)
+    while parent is not None and parent not in ancestors:
+        ancestors.append(parent)
+        parent = state.row(parent.parent_id)
+    shown = ShownAttempt(state.started, row, ancestors)
+    under_way = (
+        [] if row.verdict else [line(" ", (f"{'stage':{_NAME_CELLS - 2}}", "bold"), _verdict_cell(state, row, now))]
+    )
+    return [*under_way, *laid_out(known_of(shown), width)]
+
+
+def laid_out(parts: Iterable[RenderableType], width: int) -> list[Text]:
+    """What `optimize show` prints, as lines of the screen."""
+    console = Console(file=StringIO(), width=max(20, width - 1), force_terminal=True, color_system="truecolor")
+    found = console.render_lines(Group(*parts), pad=False)
+    return [line(" ", *((part.text, str(part.style or "")) for part in made)) for made in found]
+
+
+def _known_of_chosen(state: ViewState, ui: Ui, width: int, height: int, now: float) -> list[Text]:
+    """What a wide screen has room for below the table: the chosen attempt's facts."""
     row = chosen_attempt(state, ui)
-    what = "difference of" if ui.diff and row and row.parent_id else "source of" if ui.page == "source" else "attempt"
-    return f"{what} #{row.number}" if row else "attempt"
-
-
-def _attempt_facts(state: ViewState, row: Attempt, width: int, now: float) -> Iterator[Text]:
-    yield from _named("tried", row.rationale, width)
-    if row.parent_id:
-        yield from _named("parent", state.number_of(row.parent_id), width)
-    yield line(" ", (f"{'verdict':{_NAME_CELLS - 2}}", "bold"), _verdict_cell(state, row, now))
-    for name, value in (*(_measured(row.verdict) if row.verdict else ()), *_compiled(row)):
-        yield from _named(name, value, width)
-    if (said := expectation_of(row)) is not None and said.hypothesis:
-        yield from _named("reflected", f"{said.hypothesis}: {said.outcome}", width)
-    yield line()
-
-
-def _compiled(row: Attempt) -> Iterator[tuple[str, str]]:
-    for kernel in row.kernels:
-        yield (
-            "kernel",
-            f"{kernel.name}: {kernel.registers} registers, spills {words.size(kernel.spill_bytes)}, shared "
-            f"{words.size(kernel.shared_bytes)}, {kernel.num_warps} warps, {kernel.num_stages} stages, occupancy "
-            f"{kernel.occupancy:.0%}",
-        )
-    if row.library_ops:
-        yield "library", ", ".join(row.library_ops)
-
-
-def _measured(verdict: Verdict) -> Iterator[tuple[str, str]]:
-    yield "", verdict.detail
-    if timing := verdict.timing:
-        tier = f", {verdict.tier}" if verdict.tier else ""
-        launches = f"{timing.n_launches} launches in {words.plural(timing.n_blocks, 'block')}{tier}"
-        yield "time", f"{words.timing(timing)}, median and 95 % interval; {launches}"
-    for compared in words.fastest_first(verdict.comparisons):
-        time = words.microseconds(compared.baseline_us)
-        yield "speed-up", f"{words.speedup(compared)} vs {compared.baseline}, {time}"
-    if verdict.sol_fraction is not None:
-        yield "light", light_in_words(verdict.sol_fraction)
-    if verdict.coverage is not None:
-        yield "coverage", f"{verdict.coverage:.0%} of the GPU time is in its own kernels"
-    if verdict.cases:
-        worst = max(c.error_ratio for c in verdict.cases)
-        yield "checked", f"{words.plural(len(verdict.cases), 'input set')}; worst error {worst:.2g} of the tolerance"
+    if row is None or height < 2:
+        return []
+    head = _rule(width, (f"#{row.number} ", "bold"), (words.short_name(row), ""))
+    return [head, *_facts_lines(state, row, width, now)[: height - 1]]
 
 
 def _named(name: str, text: str, width: int) -> Iterator[Text]:
     for i, found in enumerate(wrapped(one_line(text), max(10, width - _NAME_CELLS)) or [""]):
         yield line(" ", (f"{'' if i else name:{_NAME_CELLS - 2}}", "bold"), found)
+
+
+# The list of stored runs -----------------------------------------------------------------------------------------
+
+_RUN_COLUMNS = (
+    TableColumn("began", 14, 1, lambda _, run, __: (f"{run.started:%m-%d %H:%M:%S}", DIM), right=False),
+    TableColumn("task", 22, 0, lambda _, run, __: one_line(run.task), right=False),
+    TableColumn("best", 0, 0, lambda _, run, __: words.best_in_words(run) if run.best_attempt_id else "-", right=False),
+    TableColumn("attempts", 8, 2, lambda _, run, __: str(run.attempts)),
+    TableColumn("ok", 4, 3, lambda _, run, __: str(run.accepted)),
+    TableColumn("author", 14, 4, lambda _, run, __: one_line(run.author), right=False),
+    TableColumn("where", 18, 5, lambda _, run, __: (words.where(run), DIM), right=False),
+    TableColumn("ended", 12, 6, lambda _, run, __: (run.why or "not yet", DIM), right=False),
+)
+_RUN_FACTS = 9  # lines about the chosen run
+
+
+def _library_title(library: Library, ui: Ui, width: int) -> Text:
+    shown = words.plural(len(library.runs), "stored run")
+    return _ends(width, [(" kerneltune", "bold"), "  ", (shown, "bold cyan")], [" "])
+
+
+def _runs(library: Library, ui: Ui, width: int, height: int) -> list[Text]:
+    """The runs that pass the filter, and what is known of the chosen one below them."""
+    rows = visible_runs(library, ui)
+    if not rows:
+        told = (
+            f"no run has: {ui.runs.query}" if library.runs else "no runs yet; start one with: optimize --task softmax"
+        )
+        return [line((f"    {told}", DIM))]
+    columns = _fitting_columns(_RUN_COLUMNS, width)
+    rest = _rest_of(columns, width)
+    chosen = next((i for i, run in enumerate(rows) if run.run_id == ui.run), 0)
+    below = _RUN_FACTS if height >= _RUN_FACTS + 6 else 0
+    room = max(1, height - 1 - below)
+    start = max(0, min(chosen - room // 2, len(rows) - room))
+    head = line(" " * _GUTTER, *_cells(columns, [(c.name, DIM) for c in columns], rest))
+    made = [head]
+    for i in range(start, min(len(rows), start + room)):
+        row = line("▸ " if i == chosen else "  ", *_cells(columns, [c.cell(None, rows[i], 0.0) for c in columns], rest))
+        if i == chosen:
+            row.truncate(width, overflow="ellipsis", pad=True)
+            row.stylize("reverse")
+        made.append(row)
+    if below:
+        made += [Text()] * (height - below - len(made))
+        made += [_rule(width, (rows[chosen].run_id, "bold")), *_run_facts(rows[chosen], width)][:below]
+    return made
+
+
+def _run_facts(run: "RunSummary", width: int) -> Iterator[Text]:
+    counts = ", ".join(f"{n} {status}" for status, n in run.by_status.items()) or "none"
+    told = (
+        ("task", f"{run.task}, {words.where(run)}"),
+        ("author", run.author),
+        ("began", f"{run.started:%Y-%m-%d %H:%M:%S} UTC"),
+        ("ended", run.why or "not yet, or its process was killed"),
+        ("verdicts", counts),
+        ("best", words.best_in_words(run, in_full=True)),
+    )
+    for name, value in told:
+        yield from _named(name, str(value), width)

@@ -147,6 +147,7 @@ SKIPPED = "skipped"
 LEFT_STAGES = (UNFINISHED, SKIPPED)  # of attempts that nobody works on
 _UNDER_WAY = 256  # more are never under way at once
 _LOG_ENTRIES = 200
+_LEAST_JUDGED, _LEAST_PACE_S = 3, 10.0  # before that a pace says nothing
 _STREAM_CHARACTERS = 8000
 
 
@@ -174,7 +175,9 @@ class ViewState:
     judge_s: float = 0.0  # time that the judge was busy
     improvements: int = 0  # attempts that were the best when they were judged
     unseen_attempts: int = 0  # finished before this process, when their events were not replayed
-    process_at: float | None = None  # when the process that runs now began
+    waiting_at: float | None = None  # when the command was given that has not begun or resumed its run yet
+    start_s: float = 0.0  # from there until the run began, in the process that runs now
+    process_at: float | None = None  # when the run began, or was resumed, in that process
     earlier_s: float = 0.0  # elapsed in the processes before it
     last_at: float = 0.0
 
@@ -229,8 +232,10 @@ class ViewState:
         return f"#{row.number if row else attempt_id.rpartition('/')[2]}"
 
     def elapsed_s(self, now: float) -> float:
-        """Time spent on the run by all its processes, without the pause before a resume."""
-        return self.earlier_s + (self.ended.elapsed_s if self.ended else self.process_s(now))
+        """Time spent on the run by all its processes, their start included, without the pause before a resume."""
+        if self.process_at is None:
+            return 0.0 if self.waiting_at is None else max(0.0, now - self.waiting_at)
+        return self.earlier_s + self.start_s + (self.ended.elapsed_s if self.ended else self.process_s(now))
 
     def process_s(self, now: float) -> float:
         """Time spent by the process that runs now, without pauses: what the time limit counts."""
@@ -239,6 +244,18 @@ class ViewState:
             return 0.0
         paused_s = self.paused_s + (0.0 if self.paused_at is None else max(0.0, end - self.paused_at))
         return max(0.0, end - self.process_at - paused_s)
+
+    def left_s(self, now: float) -> float | None:
+        """About how long the run goes on before its first limit, by the pace so far; None while that says nothing, and
+        for a run that is ending. What is judged again at its end comes on top."""
+        judged = [a.judged_at for a in self.attempts if self.process_at is not None and a.judged_at >= self.process_at]
+        spent_s = self.process_s(now)
+        if self.is_ending or len(judged) < _LEAST_JUDGED or spent_s < _LEAST_PACE_S:
+            return None
+        left = {b.name: b.limit - b.used for b in self.budgets(now)}
+        found = [left["time"]] if "time" in left else []
+        found += [left["attempts"] * spent_s / len(judged)] if "attempts" in left else []
+        return max(0.0, min(found)) if found else None
 
     @property
     def is_ending(self) -> bool:
@@ -311,7 +328,7 @@ def _fold(state: ViewState, event: Event) -> ViewState:
 def _fold_run(state: ViewState, event: RunStarted | RunResumed | RunEnded) -> ViewState:
     match event:
         case RunStarted():
-            return replace(state, started=event, process_at=event.at)
+            return replace(state, started=event, process_at=event.at, start_s=_start_s(state, event.at))
         case RunResumed():
             return _resumed(state, event)
         case RunEnded():
@@ -334,9 +351,14 @@ def _resumed(state: ViewState, event: RunResumed) -> ViewState:
         stopping=False,
         earlier_s=state.elapsed_s(state.last_at),
         process_at=event.at,
+        start_s=_start_s(state, event.at),
         paused_at=None,
         paused_s=0.0,
     )
+
+
+def _start_s(state: ViewState, at: float) -> float:
+    return 0.0 if state.waiting_at is None else max(0.0, at - state.waiting_at)
 
 
 def _stop_attempts(state: ViewState) -> ViewState:
@@ -358,8 +380,8 @@ def _fold_attempt(state: ViewState, event: AttemptEvent) -> ViewState:
         case Verified():
             return _verified(state, event)
         case Reflected():
-            words = f"{state.number_of(event.attempt_id)} {event.hypothesis}: {event.outcome}"
-            return _log(_change(state, event), event.at, "reflection", words)
+            told = f"{state.number_of(event.attempt_id)} {event.hypothesis}: {event.outcome}"
+            return _log(_change(state, event), event.at, "reflection", told)
 
 
 def expectation_of(attempt: Attempt) -> Expectation | None:
@@ -380,8 +402,8 @@ def _judged(state: ViewState, event: Judged) -> ViewState:
     state = replace(_change(state, event), under_way=under_way, judge_s=state.judge_s + event.bench_s)
     if event.best:
         state = replace(state, best_id=event.attempt_id, improvements=state.improvements + 1)
-    words = f"{state.number_of(event.attempt_id)} {event.verdict.status.value}: {event.verdict.detail}"
-    return _log(state, event.at, "judge", words)
+    told = f"{state.number_of(event.attempt_id)} {words.outcome(event.verdict)}"
+    return _log(state, event.at, "judge", told)
 
 
 def _verified(state: ViewState, event: Verified) -> ViewState:
@@ -389,8 +411,8 @@ def _verified(state: ViewState, event: Verified) -> ViewState:
     state = _change(state, event)
     if event.purpose == "confirm":
         state = replace(state, best_id=_best_id(state))
-    words = f"{state.number_of(event.attempt_id)} {verification(event)}: {event.why}"
-    return _log(state, event.at, "judge", words)
+    told = f"{state.number_of(event.attempt_id)} {verification(event)}: {event.why}"
+    return _log(state, event.at, "judge", told)
 
 
 def _best_id(state: ViewState) -> str | None:
@@ -437,7 +459,8 @@ def _fold_shown(
         case ModelBusy():
             return _log(state, event.at, "run", model_busy(event))
         case Note():
-            return replace(state, stage=format_note(event), judging_again=None)
+            waiting_at = event.at if state.process_at is None and state.waiting_at is None else state.waiting_at
+            return replace(state, stage=format_note(event), judging_again=None, waiting_at=waiting_at)
         case JudgingAgain():
             return replace(state, stage=judging_again(event), judging_again=event)
         case StageStarted():

@@ -175,7 +175,6 @@ class SuiteLines:
         self._warned: set[str] = set()
         where = suite.gpu or words.NO_GPU
         self._lines.write(one_line(f"suite {suite.name}: {words.plural(len(suite.rows), 'run')}; {where}"))
-        self._warned.add("no NVIDIA GPU: kernels are compiled and checked, not timed")
 
     def begin(self, suite: SuiteState) -> None:
         """Say whose turn it is."""

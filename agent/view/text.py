@@ -1,18 +1,22 @@
 """Formats values for people. Pure functions."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from kerneltune.agent.attempt import GivenFile, point_of
 from kerneltune.tools.schema.codec import Json, one_line, plain
-from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing
+from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, KernelReport, Status, Timing, Verdict
 
 if TYPE_CHECKING:
+    from kerneltune.agent.attempt import Attempt
     from kerneltune.agent.record.query import RunSummary
     from kerneltune.agent.record.trajectory import Message
 
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 RANKED_BY = "ranked by effective bytes, spills, occupancy, registers"  # where nothing is timed
 FIRST_CHOICE = "first choice, not timed"
 NO_GPU = "no GPU: results are `checked`, not timed — run on a machine with an NVIDIA GPU to get times"
@@ -64,6 +68,27 @@ def speedup(comparison: Comparison) -> str:
 def short_speedup(comparison: Comparison) -> str:
     """Format a speed-up for a column of a table."""
     return "no diff." if comparison.low <= 1.0 <= comparison.high else f"{comparison.speedup:.2f}x"
+
+
+def error(verdict: Verdict) -> str:
+    """Format the largest error of an accepted attempt; "" of others."""
+    if not (verdict.accepted and verdict.cases):
+        return ""
+    return f"error {max(c.error_ratio for c in verdict.cases):.2g} of tolerance"
+
+
+def outcome(verdict: Verdict) -> str:
+    """Format a verdict in a line of a log: "ok, error 0.21 of tolerance, 126.6 µs, 1.02x"; of what is not accepted, its
+    status and why."""
+    if not verdict.accepted:
+        return f"{verdict.status.value}: {verdict.detail}"
+    told = ["ok", *filter(None, [error(verdict)])]
+    if verdict.timing is not None:
+        told.append(microseconds(verdict.timing.median_us))
+    told += [short_speedup(c) for c in fastest_first(verdict.comparisons)[:1]]
+    if verdict.not_timed is not None:
+        told.append(f"not timed: {NOT_TIMED[verdict.not_timed]}")
+    return ", ".join(told)
 
 
 def fastest_first(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -168,6 +193,11 @@ def where(run: "RunSummary") -> str:
     return run.gpu or f"no GPU ({run.arch})"
 
 
+def said_of(run: "RunSummary") -> str:
+    """What a filter of runs looks at, in small letters."""
+    return f"{run.run_id} {run.task} {run.author} {where(run)} {' '.join(run.by_status)}".lower()
+
+
 def best_in_words(run: "RunSummary", *, in_full: bool = False) -> str:
     """Format the best attempt: its number, time and speed-up over the fastest baseline, and its last verification.
     `in_full`: also what a column beside it would say."""
@@ -184,6 +214,35 @@ def parent_name(attempt_id: str, parent_id: str | None) -> str:
     """Format the attempt that one was derived from: its number, or its id where it is of another run; "" for none."""
     run, _, number = (parent_id or "").rpartition("/")
     return f"#{number}" if number and run == attempt_id.rpartition("/")[0] else parent_id or ""
+
+
+_MOST_OF_A_CLAUSE = 48  # characters of what an author says that become a name
+_CLAUSE = re.compile(r"[.;:] ")
+_SHORT = {"WARPS": "w", "STAGES": "s"}  # as kernels' authors abbreviate them
+
+
+def short_name(attempt: "Attempt") -> str:
+    """Name an attempt in few words: a point of a search by its parameters ("softmax_row tile=8192 w16"), a file by its
+    name, others by the first clause of what their author said."""
+    if (point := point_of(attempt.origin)) is not None and point.sketch:
+        return one_line(" ".join([point.sketch, *_parameters(point.params)]))
+    if isinstance(attempt.origin, GivenFile):
+        return one_line(attempt.origin.name.rpartition("/")[2])
+    said = one_line(attempt.rationale)
+    clause = _CLAUSE.split(said, maxsplit=1)[0]
+    return clause if len(clause) <= _MOST_OF_A_CLAUSE else f"{clause[: _MOST_OF_A_CLAUSE - 1]}…"
+
+
+def _parameters(params: Mapping[str, int]) -> Iterator[str]:
+    """Launch parameters without what all of their names begin with, which is the kernel's name."""
+    parts, cut = [name.split("_") for name in params], 0
+    while len(parts) > 1 and all(len(its) > cut + 1 for its in parts) and len({its[cut] for its in parts}) == 1:
+        cut += 1
+    for its, value in zip(parts, params.values(), strict=True):
+        name = "_".join(its[cut:]).removeprefix("NUM_")
+        short = _SHORT.get(name)
+        shorter = name.removesuffix("BLOCK").removeprefix("BLOCK_").strip("_") or name
+        yield f"{short}{value}" if short else f"{shorter.lower()}={value}"
 
 
 def message_facts(message: "Message") -> Iterator[str]:

@@ -132,11 +132,12 @@ class Playback:
         return f"no event for {words.duration(quiet_s)}; {knows}"
 
     def keys(self, state: ViewState) -> Sequence[tuple[str, str]]:
-        """Pause, speed, and what there is to look at."""
+        """Leave, pause, speed."""
+        if self.ended and not self.reading:
+            return (("q", "leave"),)
         pause = "go on" if self.controls.paused else "pause"
-        speed = (("+-", "speed"), ("s", "to the end")) if self.speed is not None and self.reading else ()
-        looking = (("?", "help"), ("↑↓", "choose"), ("enter", "show"), ("d", "diff"), ("o", "source"))
-        return (("q", "leave"), ("p", pause), *speed, *looking)
+        speed = (("+-", "speed"), ("e", "to the end")) if self.speed is not None and self.reading else ()
+        return (("q", "leave"), ("p", pause), *speed)
 
     def status(self) -> str:
         """Whether it plays, follows, or is over."""
@@ -164,7 +165,7 @@ class Playback:
                 self.controls.stop()
             case "pause":
                 self.controls.pause()
-            case "skip":
+            case "finish":
                 self.speed = math.inf
             case "raise" | "slower" if self.speed:
                 faster = self.speed * (2.0 if wish == "raise" else 0.5)

@@ -8,7 +8,6 @@ from kerneltune.agent.attempt import search_tiers
 from kerneltune.agent.commands.lifecycle import budgeted, limits_of
 from kerneltune.agent.commands.session import width_of
 from kerneltune.agent.settings import Settings
-from kerneltune.tools.schema.errors import UsageError
 
 PLAIN = Settings()
 
@@ -53,14 +52,3 @@ def test_the_width_on_a_gpu_follows_the_cores(cores: int, width: int) -> None:
     assert width_of(PLAIN, gpu=True, cores=cores) == width
     assert width_of(PLAIN, gpu=False, cores=cores) == 2
     assert width_of(replace(PLAIN, width=9), gpu=True, cores=cores) == 9
-
-
-@pytest.mark.parametrize("width", [0, -1, 65])
-def test_a_width_that_makes_no_sense_is_refused(width: int) -> None:
-    with pytest.raises(UsageError, match=f"--width {width}"):
-        width_of(replace(PLAIN, width=width), gpu=False)
-
-
-def test_a_limit_that_nothing_keeps_to_is_refused() -> None:
-    with pytest.raises(UsageError, match="--max-attempts 0: a run needs at least 1"):
-        limits_of(replace(PLAIN, max_attempts=0))

@@ -21,6 +21,19 @@ BROKEN_TASKS = {
         "failed",
     ),
 }
+NO_KERNEL = """import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.linalg.eigvalsh(x @ x.T)
+
+def get_inputs():
+    return [torch.randn(64, 64)]
+
+def get_init_inputs():
+    return []
+"""
 
 
 def test_help_loads_neither_torch_nor_an_llm_sdk(tmp_path: Path) -> None:
@@ -43,7 +56,7 @@ print([m for m in {heavy!r} if m in sys.modules])
         (["--task", "softmax", "--max-attempts", "many"], "max-attempts"),
         (["--task", "softmax", "--max-time", "-1"], "above 0"),
         (["--task", "softmax", "--runs-dir", "/proc/nowhere"], "/proc/nowhere"),
-        (["--resume", "nothing"], "no run 'nothing'"),
+        (["--resume", "nothing"], "no runs in runs; make one with: optimize --task softmax"),
         (["--tsak", "softmax"], "--task"),
         (["--task", "missing/file.py"], "missing/file.py"),
         (["--task", "softmax", "--model", "gpt"], "offline"),
@@ -77,6 +90,18 @@ def test_a_run_without_a_gpu_checks_candidates_and_never_mentions_a_time(tmp_pat
     best = (tmp_path / result["best"]["path"]).read_text()
     assert "class ModelNew" in best
     assert "Not timed" in best
+
+
+def test_a_run_whose_author_has_nothing_to_try_says_why_and_what_to_try_next(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(NO_KERNEL)
+    done = optimize("--task", "odd.py", "--model", "offline", "--target-speedup", "2", "--plain", cwd=tmp_path)
+    assert done.returncode == 1
+    said = done.stdout
+    assert "the author has nothing left to try" in said
+    assert "TorchInductor leaves all of it to a library" in said
+    assert "without a GPU nothing is timed, so --target-speedup does nothing" in said
+    assert "optimize --task odd.py --from FILE.py" in said
+    assert "--resume" not in said  # it would end at once again
 
 
 def test_kill_9_loses_no_finished_attempt_and_resume_goes_on(tmp_path: Path) -> None:

@@ -70,6 +70,42 @@ print([m for m in {heavy!r} if m in sys.modules])
     assert done.stdout.strip().endswith("[]"), done.stdout + done.stderr
 
 
+def test_runs_are_listed_without_the_store_and_without_a_trace(tmp_path: Path) -> None:
+    code = """
+import sys
+from kerneltune.agent.cli import app
+app(["runs"], result_action="return_value")
+print([m for m in ("torch", "sqlalchemy", "pydantic") if m in sys.modules])
+"""
+
+    def listed() -> str:
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, cwd=tmp_path, env=env(), capture_output=True, text=True).stdout
+
+    assert listed().splitlines() == ["no runs yet; start one with: optimize --task softmax", "[]"]
+    assert not list(tmp_path.iterdir())
+    with Store.open(tmp_path / "runs") as store:
+        store.write(started("20260101-120000-softmax-ab12"))
+    before = sorted((tmp_path / "runs").iterdir())
+    assert "20260101-120000-softmax-ab12" in (said := listed())
+    assert said.endswith("[]\n")
+    assert sorted((tmp_path / "runs").iterdir()) == before
+
+
+@pytest.mark.parametrize("line", ["--task softmax --model gpt-5", "--resume nothing", "--task softmax --patience 0"])
+def test_a_run_that_cannot_be_is_refused_before_anything_heavy_is_imported(tmp_path: Path, line: str) -> None:
+    code = f"""
+import sys
+from kerneltune.agent.cli import app, exit_code
+code = exit_code(lambda: app({line.split()!r}, result_action="return_value", exit_on_error=False, print_error=False))
+print(code, [m for m in ("torch", "sqlalchemy", "kerneltune.agent.commands.lifecycle") if m in sys.modules])
+"""
+    with Store.open(tmp_path / "runs") as store:
+        store.write(started("20260101-120000-softmax-ab12"))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env(), capture_output=True, text=True)
+    assert done.stdout == "2 []\n", done.stderr
+
+
 @pytest.mark.parametrize("name", ["runs", "show", "doctor"])
 def test_what_only_reads_does_without_numpy(tmp_path: Path, name: str) -> None:
     arguments = [name, *(["x"] if name == "show" else [])]
@@ -110,7 +146,7 @@ MISTAKES = {
     "softmax": "did you mean: optimize --task softmax",
     "sofmax": "did you mean: optimize --task softmax",
     "mine.py": "did you mean: optimize --task mine.py",
-    "zzz": "no command 'zzz'; commands: bench, completion",
+    "zzz": "no command 'zzz'; commands: bench, browse, completion",
     "runs --jsno": "runs has no flag --jsno; did you mean --json?",
     "runs --limit ten": "--limit 'ten' is not a whole number",
     "runs --verdict corect": "did you mean correct?",
@@ -221,7 +257,11 @@ def test_a_fault_of_ours_leaves_its_traceback(error: Exception, capsys: pytest.C
 
 @pytest.mark.parametrize(
     ("megabytes", "line"),
-    [(56, "runs"), (300, "--task softmax --max-attempts 1 --plain"), (800, "--task softmax --max-attempts 1 --plain")],
+    [
+        (56, "show last"),
+        (300, "--task softmax --max-attempts 1 --plain"),
+        (800, "--task softmax --max-attempts 1 --plain"),
+    ],
 )
 def test_a_command_that_memory_is_too_short_for_says_so_in_a_line(megabytes: int, line: str, tmp_path: Path) -> None:
     limit = ["prlimit", f"--as={megabytes << 20}", "--"]

@@ -79,7 +79,7 @@ def test_two_recorded_attempts_are_told_apart_and_programs_get_one_object(demo: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((FOURTH, "--against", FIRST), "give --sass or --ptx with it"),
+        ((FOURTH, "--against", FIRST, "--receipt"), "--against goes with --diff, --sass, --ptx or nothing"),
         ((FOURTH, "--ptx", "--source"), "are shown by themselves"),
         ((FOURTH, "--sass", "--against", "nobody"), "no attempt 'nobody'"),
         (

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import select
 import sqlite3
 import subprocess
@@ -15,9 +16,9 @@ import pytest
 
 from kerneltune.agent.attempt import LlmTurn, StopReason
 from kerneltune.agent.cli import app, exit_code
-from kerneltune.agent.commands.show import unified, worst
 from kerneltune.agent.events import Event, Proposed, Replied, RunEnded, Said
 from kerneltune.agent.record.store import FILE_NAME, Store
+from kerneltune.agent.view.attempt import unified, worst
 from kerneltune.tools.schema.verdict import CaseResult, Status
 from tests.agent import warm
 from tests.agent.record.samples import attempt, started
@@ -239,10 +240,10 @@ def test_a_terminal_gets_colour_and_nothing_that_it_would_obey(folder: Path) -> 
         assert "\x1b[2J" not in shown
 
 
-def on_a_terminal(folder: Path, *arguments: str) -> str:
+def on_a_terminal(folder: Path, *arguments: str, columns: int = 100) -> str:
     """What a terminal is sent."""
     ours, theirs = pty.openpty()
-    more = {"TERM": "xterm-256color", "NO_COLOR": "", "COLUMNS": "100"}
+    more = {"TERM": "xterm-256color", "NO_COLOR": "", "COLUMNS": f"{columns}"}
     with subprocess.Popen(
         warm.command(*arguments), cwd=folder, env=env() | more, stdout=theirs, stderr=theirs
     ) as child:
@@ -256,6 +257,28 @@ def on_a_terminal(folder: Path, *arguments: str) -> str:
     return b"".join(chunks).decode()
 
 
+@pytest.mark.parametrize("columns", [80, 60])
+def test_tables_fit_a_window_of_80_columns_and_leave_out_what_matters_least(folder: Path, columns: int) -> None:
+    for arguments in (["runs"], ["tasks"], ["tasks", "causal_attention"], ["show", MODEL], ["show", f"{MODEL}/2"]):
+        shown = on_a_terminal(folder, *arguments, columns=columns)
+        lines = [re.sub("\x1b\\[[0-9;]*m", "", line).rstrip() for line in shown.splitlines()]
+        assert max(map(len, lines)) <= columns
+        assert any(len(line) > columns // 2 for line in lines)
+    assert re.search(rf"{MODEL} .*#2 134.5 µs, 1.12x", on_a_terminal(folder, "runs", columns=80))
+
+
+def test_two_attempts_of_a_run_are_compared(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lines = told(capfd, "show", f"{MODEL}/2", "--against", "1").splitlines()
+    assert lines[0].split() == ["#1", "#2"]
+    assert lines[2].split() == ["verdict", "✗", "wrong", "✔", "correct"]
+    assert "--- " + f"{MODEL}/1" in lines
+    diff = told(capfd, "show", f"{MODEL}/2", "--against", "1", "--diff")
+    assert diff.startswith(f"--- {MODEL}/1\n+++ {MODEL}/2\n")
+    found = json.loads(told(capfd, "show", f"{MODEL}/2", "--against", f"{FILES}/1", "--json"))
+    assert [a["attempt_id"] for a in found["attempts"]] == [f"{FILES}/1", f"{MODEL}/2"]
+    assert found["diff"].startswith(f"--- {FILES}/1\n")
+
+
 def test_a_reader_that_goes_away_does_not_hurt(folder: Path) -> None:
     for arguments in (["show", f"{MODEL}/2"], ["show", f"{MODEL}/2", "--source"], ["runs"]):
         shell = " ".join([f"'{part}'" for part in warm.command(*arguments)])
@@ -267,7 +290,7 @@ def test_merging_brings_runs_receipts_and_best_kernels_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    other = str(folder / "runs")
+    other, lay_there = str(folder / "runs"), sorted((folder / "runs").rglob("*"))
     would = told(capfd, "merge", other, "--dry-run")
     assert f"{other}: 2 new runs, 0 went on, 0 known already, 0 left out; 3 attempts" in would
     assert "and 2 files would come" in would
@@ -279,6 +302,7 @@ def test_merging_brings_runs_receipts_and_best_kernels_once(
     assert (again["new"], again["same"], again["events"], again["files"]) == ([], [MODEL, FILES], 0, 0)
     assert (tmp_path / "runs" / MODEL / "best.py").read_text() == "# mine\n"
     assert told(capfd, "show", f"{MODEL}/2", "--receipt") == '{"statement": "right"}\n'
+    assert sorted((folder / "runs").rglob("*")) == lay_there
 
 
 def test_one_that_cannot_be_read_does_not_keep_the_others_out(

@@ -573,7 +573,7 @@ def test_a_client_that_does_not_read_is_let_go(begun: workers.Workers, tmp_path:
         thread = threading.Thread(target=client, args=[path])
         thread.start()
         service = Service(Settings(runs_dir=tmp_path), NOBODY, begun)
-        asyncio.run(listen_to(listening, HttpServer(service, times=HttpTimes(head_s=0.5))))
+        asyncio.run(listen_to([listening], HttpServer(service, times=HttpTimes(head_s=0.5))))
         thread.join()
     assert 0 < sum(got) < 200
 
@@ -859,7 +859,7 @@ async def hurried(folder: Path, times: HttpTimes, most_runs: int) -> AsyncIterat
     ):
         listening.bind(str(path))
         listening.listen()
-        serving = asyncio.create_task(listen_to(listening, HttpServer(service, times=times)))
+        serving = asyncio.create_task(listen_to([listening], HttpServer(service, times=times)))
         transport = httpx2.AsyncHTTPTransport(uds=str(path))
         try:
             async with httpx2.AsyncClient(transport=transport, base_url="http://service", timeout=100) as client:

@@ -1,10 +1,11 @@
 """Settings: where each may come from, which of them counts, and what is said of one that is wrong."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.settings import FIELDS, chosen_settings, sourced_settings, unknown_variables
+from kerneltune.agent.settings import FIELDS, Settings, chosen_settings, sourced_settings, unknown_variables
 from kerneltune.tools.schema.errors import UsageError
 
 
@@ -30,6 +31,34 @@ def test_a_compile_target_is_the_same_however_it_was_spelt(monkeypatch: pytest.M
         chosen_settings({"arch": "h1000"})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("max_attempts", 0, "--max-attempts 0: a run needs at least 1 attempt"),
+        ("max_time_s", float("nan"), "--max-time nan: give a number of seconds above 0"),
+        ("patience", 0, "--patience 0: give at least 1"),
+        ("max_cost_usd", 0.0, "--max-cost 0: give a number above 0"),
+        ("target_speedup", -1.0, "--target-speedup -1: give a number above 0"),
+        ("retry_time_s", -1, "--retry-time -1: give a number of seconds"),
+        ("width", 0, "--width 0: give 1 to 64"),
+        ("width", 65, "--width 65: give 1 to 64"),
+    ],
+)
+def test_what_no_run_can_keep_to_is_refused(name: str, value: float, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        chosen_settings({name: value})
+
+
+def test_settings_that_do_nothing_on_this_machine_are_named() -> None:
+    set_ones = replace(Settings(), tier="judged", target_sol=0.9, max_cost_usd=2.0)
+    assert set_ones.idle(gpu=True, model=True) == ()
+    assert set_ones.idle(gpu=False, model=False) == (
+        "without a GPU nothing is timed, so --tier and --target-sol do nothing",
+        "no model is asked, so --max-cost does nothing",
+    )
+    assert Settings().idle(gpu=False, model=False) == ()
+
+
 def test_settings_have_the_names_of_flags() -> None:
     assert {"max-time", "max-cost", "runs-dir", "target-sol", "confirm", "allow-unsandboxed"} <= set(FIELDS)
 
@@ -47,6 +76,7 @@ def test_a_folder_may_lie_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
         ("KERNELTUNE_CONFIRM", "perhaps", "is not true or false"),
         ("KERNELTUNE_RUNS_DIR", "", "is not a folder"),
         ("KERNELTUNE_RUNS_DIR", "~nosuchuser/x", "RUNS_DIR='~nosuchuser/x' is not a folder"),
+        ("KERNELTUNE_PATIENCE", "0", "KERNELTUNE_PATIENCE 0: give at least 1"),
         ("KERNELTUNE_STRATEGY", "bestof", "did you mean best-of"),
         ("KERNELTUNE_ARCH", "sm_12", "KERNELTUNE_ARCH: no compile target 'sm_12'; known: .*sm_90"),
     ],

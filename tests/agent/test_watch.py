@@ -295,14 +295,14 @@ def test_a_playback_obeys_keys_follows_the_size_and_gives_the_terminal_back(
     tmux("send-keys", "-t", "w", shell_line("watch", "--speed", "0.1"), "Enter")
     until(tmux, "▶ 0.1x")
     for key, wanted in (("+", "▶ 0.2x"), ("Space", "‖ paused"), ("p", "▶ 0.2x"), ("?", "faster, slower"),
-                        ("Escape", "best so far"), ("-", "▶ 0.1x"), ("s", "exit code 0")):  # fmt: skip
+                        ("Escape", "best so far"), ("-", "▶ 0.1x"), ("e", "exit code 0")):  # fmt: skip
         tmux("send-keys", "-t", "w", key)
         until(tmux, wanted)
     tmux("send-keys", "-t", "w", shell_line("watch"), "Enter")
     until(tmux, "■ the end")
     tmux("resize-window", "-t", "w", "-x", "70", "-y", "18")
     tmux("send-keys", "-t", "w", "Up", "Enter")
-    screen = until(tmux, "attempt #7")
+    screen = until(tmux, "#7 eight rows")
     assert len(screen.splitlines()) == 18
     tmux("send-keys", "-t", "w", "q")
     until(tmux, "exit code 0")

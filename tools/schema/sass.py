@@ -616,7 +616,7 @@ def sections(cubin: bytes) -> list[Section]:
         headers = [_SECTION_HEADER.unpack_from(cubin, begin + i * size) for i in range(count)]
         return [Section(text_at(cubin, headers[names][4] + h[0]), h[1], h[4], h[5], h[6]) for h in headers]
     except (struct.error, IndexError, OverflowError) as error:
-        raise ValueError(f"a cubin whose tables lead outside of it: {error}") from error
+        raise ValueError(f"a cubin whose tables lead outside: {error}") from error
 
 
 def text_at(data: bytes, at: int) -> str:

@@ -161,7 +161,7 @@ ARGUMENTS: dict[str, type[_Arguments]] = {
 }
 _WORDS = {
     "update": "Trace and compile a file, whole or as `edits` of any earlier attempt. It becomes an attempt with a "
-    "number. Tells what the compiler made of it, or the error with its line.",
+    "number. Returns the compiler's report, or the error with its line.",
     "bench": "Check an attempt on every shape and many kinds of inputs; where there is a GPU, time it against the "
     "baselines and the speed of light.",
     "reflect": "State what limits a benched attempt. Tells what does, what mending it can gain, and how your "

@@ -58,6 +58,8 @@ class OfflineAuthor:
     else: a resumed run knows more verdicts than the interrupted one did, and goes on from there. `told` hears of which
     sketch points are put off, and why.
 
+    Where a person's own file has a search space (`own`), only its points are proposed.
+
     With `as_ptx` kernels are proposed as PTX: our experts in it first, then what Triton makes of the others' points.
     `as_ptx` takes a Triton candidate and gives the same in PTX, or raises CannotSay.
     """
@@ -72,7 +74,9 @@ class OfflineAuthor:
         earlier: Sequence[Earlier] = (),
         told: Callable[[str], None] = lambda _: None,
         as_ptx: Callable[[str], str] | None = None,
+        own: Callable[[], Sketch | None] = lambda: None,
     ) -> None:
+        self._own = own
         self._lower, self._arch, self._seed, self._earlier, self._told = lower, arch, seed, earlier, told
         self._as_ptx, self._not_ptx = as_ptx, set[str]()  # names of sketches that cannot be said in PTX
         self._sketches: dict[str, list[Sketch]] = {}
@@ -143,7 +147,8 @@ class OfflineAuthor:
         """What it searches among, Inductor's first; the first time, TorchInductor is asked for its own."""
         if task.sha256 not in self._sketches:
             own_ptx = ptx_experts(task.name) if self._as_ptx else []
-            made = [*own_ptx, *self._inductor(task), *experts(task)]
+            own = self._own()
+            made = [own] if own else [*own_ptx, *self._inductor(task), *experts(task)]
             texts = {_fingerprint(sketch.source): sketch for sketch in reversed(made)}
             self._sketches[task.sha256] = [s for s in made if texts[_fingerprint(s.source)] is s]
         return self._sketches[task.sha256]
@@ -160,7 +165,7 @@ class OfflineAuthor:
                 if len(main.kernels) > _MOST_KERNELS:
                     break
             except (CannotLower, WorkerError) as error:
-                self.problems.append(f"TorchInductor's kernels are missing ({name}): {error}")
+                self.problems.append(f"no kernels from {name}: {error}")
                 if not config:  # what fails as it comes will not do better with other settings
                     break
         return found

@@ -926,7 +926,7 @@ def clean(task: str, source: str, lowered: Sequence[LoweredCode], name: str = "i
     kernels = [k for f in forwards for k in f.kernels.values()]
     if not forwards[0].kernels:
         called = library_calls(lowered[0].text)
-        why = f"TorchInductor leaves all of it to a library ({called})" if called else "forward makes nothing but views"
+        why = f"TorchInductor makes only library calls ({called})" if called else "forward makes nothing but views"
         raise CannotLower(f"{why}: there is no kernel to start from")
     scope = "" if any(f.facts.symbols for f in forwards) else "; specialised to the shapes in `forward`"
     parts = [

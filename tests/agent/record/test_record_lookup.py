@@ -19,8 +19,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with Store.open(tmp_path_factory.mktemp("lookup")) as opened:
         for event in (
             *(started(FIRST), *attempt(1, FIRST), *attempt(2, FIRST, best=True), *attempt(12, FIRST)),
-            *(started(SECOND), *attempt(1, SECOND)),
-            *(started(THIRD), *(e for n in range(1, 13) for e in attempt(n, THIRD, Status.WRONG))),
+            *(started(SECOND, "matmul"), *attempt(1, SECOND)),
+            *(started(THIRD, "gelu"), *(e for n in range(1, 13) for e in attempt(n, THIRD, Status.WRONG))),
         ):
             opened.write(event)
         yield opened
@@ -35,14 +35,30 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         (FIRST, f"{FIRST}/2"),  # its best, as `optimize runs` names it
         ("20261121-09", f"{FIRST}/2"),
         (SECOND, f"{SECOND}/1"),  # its only one
+        ("12", f"{THIRD}/12"),  # of the latest run
+        ("last/3", f"{THIRD}/3"),
+        ("-3", f"{FIRST}/2"),
+        ("softmax/12", f"{FIRST}/12"),
+        ("softmax", f"{FIRST}/2"),
     ],
 )
 def test_an_id_a_run_and_the_start_of_either_name_an_attempt(store: Store, text: str, found: str) -> None:
     assert store.find_attempt_id(text) == found
 
 
-@pytest.mark.parametrize(("text", "found"), [(FIRST, FIRST), ("20261121-09", FIRST), ("20261122", THIRD)])
-def test_an_id_and_the_start_of_one_name_a_run(store: Store, text: str, found: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (FIRST, FIRST),
+        ("20261121-09", FIRST),
+        ("20261122", THIRD),
+        ("last", THIRD),
+        ("-1", THIRD),
+        ("-2", SECOND),
+        ("softmax", FIRST),
+    ],
+)
+def test_an_id_the_start_of_one_a_place_and_a_task_name_a_run(store: Store, text: str, found: str) -> None:
     assert store.find_run(text) == found
 
 
@@ -52,6 +68,8 @@ def test_an_id_and_the_start_of_one_name_a_run(store: Store, text: str, found: s
         ("2026", f"could be 3 runs: {FIRST}, {SECOND}, {THIRD}"),
         ("20261121", f"could be 2 runs: {FIRST}, {SECOND}"),
         ("2026/1", f"could be 3 attempts: {FIRST}/1, {SECOND}/1, {THIRD}/1"),
+        ("-4", "no attempt '-4'"),
+        ("last/13", f"no attempt 13 in run {THIRD}, which has 12"),
         (f"{THIRD}/", f"could be 12 attempts: {THIRD}/1, {THIRD}/2, {THIRD}/3, …"),
         (f"{FIRST}/7", f"no attempt 7 in run {FIRST}, which has 3"),
         (f"{THIRD}/13", f"no attempt 13 in run {THIRD}, which has 12"),

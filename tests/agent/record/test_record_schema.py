@@ -15,7 +15,8 @@ import pytest
 
 from kerneltune.agent.attempt import GivenFile, LlmTurn, Origin, RunStart, SearchPoint
 from kerneltune.agent.events import Event, Said
-from kerneltune.agent.record.store import FILE_NAME, VERSION, Store, origin_of
+from kerneltune.agent.record.query import VERSION
+from kerneltune.agent.record.store import FILE_NAME, Store, origin_of
 from kerneltune.agent.record.trajectory import trajectory
 from kerneltune.tools.schema.errors import StoreError
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, made_old, started

@@ -59,14 +59,14 @@ class Browser:
         message, _, self._rest = self._rest.partition(b"\0")
         return dict(json.loads(message))
 
-    def show(self, page: Path, width: int, *, dark: bool = False) -> None:
-        """Load a page in a window of this width."""
+    def show(self, page: Path | str, width: int, *, dark: bool = False) -> None:
+        """Load a page, a file or an address, in a window of this width."""
         self.seen.clear()
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
-        self.call("Page.navigate", url=page.absolute().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.absolute().as_uri())
         while not any(told.get("method") == "Page.loadEventFired" for told in self.seen):
             self.seen.append(self._next())
 
@@ -75,6 +75,36 @@ class Browser:
         told = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in told, told
         return told["result"].get("value")
+
+    def wait_for(self, promise: str) -> Any:
+        """The value that an expression promises."""
+        told = self.call("Runtime.evaluate", expression=promise, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in told, told
+        return told["result"].get("value")
+
+    def wait_until(self, condition: str, timeout_s: float = 30.0) -> None:
+        """Look until an expression is true."""
+        end = time.monotonic() + timeout_s
+        while not self.ask(condition):
+            assert time.monotonic() < end, f"not within {timeout_s:g} s: {condition}"
+            time.sleep(0.05)
+
+    def press(self, key: str) -> None:
+        """Press a key."""
+        codes = {"Tab": 9, "Enter": 13}
+        about = {"key": key, "windowsVirtualKeyCode": codes[key], "text": "\r" if key == "Enter" else ""}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **about)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def press_until(self, wanted: str, expression: str) -> None:
+        """Press Tab until the value of an expression is the one that is wanted."""
+        seen = []
+        for _ in range(200):
+            self.press("Tab")
+            seen.append(self.ask(expression))
+            if seen[-1] == wanted:
+                return
+        raise AssertionError(f"no {wanted!r} among {seen}")
 
     def complaints(self) -> list[str]:
         """Whatever the page made the browser say: errors, warnings, refusals."""

@@ -1,23 +1,30 @@
 """What a reader's browser would make of a page: its tags, attributes and text, by the standard library's parser."""
 
 from html.parser import HTMLParser
+from importlib import resources
+
+_FOLDER = resources.files("kerneltune.agent.report") / "templates"
+SCRIPT, LIVE = ((_FOLDER / name).read_text() for name in ("copy.js", "live.js"))
 
 # Elements that a report is made of; anything else would have slipped in.
 TAGS = frozenset(
     "html head meta title style body header main footer nav section p span a h1 h2 h3 h4 dl dt dd ul li table caption"
-    " thead tbody tr th td div figure figcaption pre code details summary strong sub br svg g path rect text".split()
+    " thead tbody tr th td div figure figcaption pre code details summary strong sub br svg g path rect text"
+    " button script form label input".split()
 )
 ATTRIBUTES = frozenset(
     "lang charset http-equiv content name class id href tabindex role aria-label aria-hidden open data-l viewbox width"
-    " height x y d rx text-anchor".split()
+    " height x y d rx text-anchor type scope data-seq data-of"
+    " action method for name value placeholder".split()
 )
-_VOID = ("meta", "br")
+_VOID = ("meta", "br", "input")
 
 
 class Reading(HTMLParser):
-    """A page as it was understood. `text`: of elements but style; `problems`: what does not belong into a report."""
+    """A page as it was understood, a file's or (`is_site`) a service's. `text`: of elements but style; `problems`: what
+    does not belong into it."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page: str, *, is_site: bool = False) -> None:
         super().__init__(convert_charrefs=True)
         self.tags: list[str] = []
         self.links: list[str] = []
@@ -25,9 +32,12 @@ class Reading(HTMLParser):
         self.problems: list[str] = []
         self._open: list[str] = []
         self._text: list[str] = []
+        self._scripts: list[str] = []
         self.feed(page)
         self.close()
         self.text = "".join(self._text)
+        if self._scripts != [SCRIPT + LIVE if is_site else SCRIPT]:  # one of ours, and no other
+            self.problems.append(f"scripts {self._scripts!r:.200}")
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note what there is, and what should not be there."""
@@ -57,7 +67,9 @@ class Reading(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         """Text, but for the style."""
-        if "style" not in self._open:
+        if "script" in self._open:
+            self._scripts.append(data)
+        elif "style" not in self._open:
             self._text.append(data)
 
     def handle_comment(self, data: str) -> None:

@@ -113,6 +113,20 @@ def test_every_letter_stands_out_in_light_and_in_dark(name: str, tab: Browser, f
     assert grounds[0] != grounds[1]
 
 
+def test_a_source_is_copied_with_one_click_and_its_attempts_are_a_click_away(
+    tab: Browser, files: dict[str, Path]
+) -> None:
+    tab.show(files["timed"], 1280)
+    tab.ask("window.got = null; navigator.clipboard.writeText = async text => { window.got = text }")
+    tab.ask("document.querySelector('#kernel ~ .code button').click()")
+    assert tab.ask("window.got") == tab.ask("document.querySelector('#kernel ~ .code pre').textContent")
+    assert tab.ask("window.got.length") > 0
+    assert tab.ask("document.querySelector('#kernel ~ .code button').textContent") == "Copied"
+    tab.ask("document.querySelector('svg a[href=\"#a6\"]').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    assert tab.ask("location.hash") == "#a6"
+    assert tab.ask("document.querySelectorAll('.copy:not([hidden])').length") > 2
+
+
 def test_a_link_that_slipped_in_could_load_and_run_nothing(
     tab: Browser, files: dict[str, Path], tmp_path: Path
 ) -> None:

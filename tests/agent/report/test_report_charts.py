@@ -12,7 +12,7 @@ from kerneltune.agent.report import chart
 from kerneltune.agent.report.chart import curve
 from kerneltune.agent.report.data import ancestors
 from kerneltune.tools.schema.verdict import Status, Verdict
-from tests.agent.report.made import CHECKED, correct, events, failed, material
+from tests.agent.report.made import BASELINES, CHECKED, correct, events, failed, material
 
 
 def texts(drawing: Markup) -> list[str]:
@@ -44,7 +44,8 @@ def test_a_scale_puts_values_where_they_belong_and_keeps_others_on_the_edge() ->
 
 def test_the_curve_has_every_timed_attempt_and_the_verdict_of_every_other() -> None:
     drawn = str(curve(material(events()), chart.WIDE))
-    assert [f"attempt {n}: " in drawn for n in range(1, 7)] == [False, True, False, True, False, True]
+    assert [f"attempt {n}: " in drawn and f'href="#a{n}"' in drawn for n in range(1, 7)] == [True] * 6
+    assert ["x [" in one.split(":")[1] for one in re.findall("<title>(.*?)</title>", drawn)].count(True) == 3
     assert {"wrong", "compile failed", "best so far", "screened", "judged"} <= set(texts(Markup(drawn)))
     assert "attempt 6" in texts(Markup(drawn))
 
@@ -53,6 +54,18 @@ def test_the_best_so_far_only_follows_shorter_times() -> None:
     drawn = str(curve(material(of((None, correct(80.0)), (1, correct(95.0)), (1, correct(60.0)))), chart.WIDE))
     _, stairs = re.findall(r'class="stairs" d="([^"]+)"', drawn)  # the first is the key's
     assert stairs.count("V") == 2  # one step up, and the way to the end
+
+
+@pytest.mark.parametrize("width", [chart.WIDE, chart.NARROW])
+@pytest.mark.parametrize("last", [0.98, 1.0, 1.002, 1.05])  # the best's time / the baseline's
+def test_the_name_of_the_best_does_not_lie_over_that_of_the_baseline(width: int, last: float) -> None:
+    fastest = min(BASELINES.values())
+    even = [(None, correct(fastest * (last + (4 - n) / 200))) for n in range(5)]
+    drawn = str(curve(material(events(even)), width))
+    places = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*?(?:text-anchor="(\w+)")?>(attempt 5|1x = [^<]+)<', drawn)
+    heights = {said: float(y) for _, y, _, said in places}
+    assert set(heights) == {"attempt 5", "1x = torch.compile max-autotune"}
+    assert abs(heights["attempt 5"] - heights["1x = torch.compile max-autotune"]) >= 14
 
 
 def test_a_run_without_times_shows_verdicts_and_no_axis_of_speed() -> None:

@@ -68,10 +68,22 @@ def test_the_page_is_well_formed_and_lists_every_attempt(page: str, run: Traject
 def test_the_statement_is_that_of_a_run_without_a_gpu(made: dict[str, Any], page: str, run: Trajectory) -> None:
     if run.run.gpu is not None:
         pytest.skip("this machine has a GPU")
-    assert made["statement"] in " ".join(Reading(page).text.split())
+    said, (first, _, rest) = " ".join(Reading(page).text.split()), made["statement"].partition(". ")
+    assert first == f"{run.run.task}: a correct kernel, not timed yet"
+    assert "a correct kernel, not timed yet" in said
+    assert rest in said
     assert "nothing here says whether it is fast" in made["statement"]
     assert "Nothing was timed in this run: there was no GPU." in page
     assert not re.search(r"\d µs|speed-up over", Reading(page).text.split("Conversation")[0])
+
+
+def test_a_suite_links_to_the_reports_of_its_runs_unless_it_is_put_elsewhere(runs: Path, tmp_path: Path) -> None:
+    done = optimize("report", "--suite", "--runs-dir", runs)
+    assert done.stdout == f"{runs / 'suite.html'}\n"
+    [link] = Reading((runs / "suite.html").read_text()).links
+    assert "The best kernel" in (runs / link).read_text()
+    optimize("report", "--suite", "-o", tmp_path / "mine.html", "--runs-dir", runs)
+    assert Reading((tmp_path / "mine.html").read_text()).links == []
 
 
 def test_the_best_source_and_the_failures_are_those_of_the_record(page: str, run: Trajectory) -> None:

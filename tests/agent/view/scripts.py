@@ -139,7 +139,7 @@ def attempt(number: int, what: str, parent: int | None, status: Status) -> list[
             judged,
             2.5,
             best=number in (1, 3) and judged.accepted,
-            rank_key=(1.0 / number,),
+            rank_key=(1e9 / number,) if judged.accepted else (),
             at=at + 4,
         ),
     ]

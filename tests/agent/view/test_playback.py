@@ -93,7 +93,7 @@ def test_a_pause_holds_the_next_event_and_a_stop_ends_it() -> None:
     assert took < 3.0
 
 
-def test_keys_change_the_speed_between_its_ends_and_skip_to_the_end() -> None:
+def test_keys_change_the_speed_between_its_ends_and_go_to_the_end() -> None:
     made = playback(OVER, speed=1.0)
     state = ViewState()
     made.grant("raise", state)
@@ -104,15 +104,15 @@ def test_keys_change_the_speed_between_its_ends_and_skip_to_the_end() -> None:
     for _ in range(30):
         made.grant("slower", state)
     assert made.speed == 1 / 16
-    made.grant("skip", state)
+    made.grant("finish", state)
     assert made.status() == "▶ max"
-    assert ("s", "to the end") in made.keys(state)
+    assert ("e", "to the end") in made.keys(state)
     made.grant("pause", state)
     assert made.status() == "‖ paused"
     made.grant("pause", state)
     assert played(made)[1] < 2.0
     assert made.status() == "■ the end"
-    assert ("s", "to the end") not in made.keys(state)
+    assert ("e", "to the end") not in made.keys(state)
 
 
 def test_who_can_press_keys_stays_at_a_run_that_was_over_and_nobody_else_does() -> None:

@@ -1,11 +1,14 @@
 """The lines and objects of `bench`, the table of `verify`, and a run whose best was judged again."""
 
 import json
+import re
+import time
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from kerneltune.agent.attempt import Proposal, StopReason
 from kerneltune.agent.commands.bench import FilesView
@@ -25,9 +28,10 @@ from kerneltune.agent.events import (
 )
 from kerneltune.agent.record.folder import ReceiptBook
 from kerneltune.agent.tracker import AttemptTracker
-from kerneltune.agent.view.output import JsonView, standard_page
+from kerneltune.agent.view.output import JsonView, StatusLine, standard_page
 from kerneltune.agent.view.plain import plain_line, summary_text
 from kerneltune.agent.view.state import ViewState, fold
+from kerneltune.agent.view.text import SPINNER
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import StoreError
 from kerneltune.tools.schema.verdict import Status, Verdict
@@ -102,9 +106,30 @@ def test_objects_are_one_a_line_and_carry_their_schema() -> None:
 
 def test_progress_goes_to_stderr_one_line_redrawn_in_a_terminal_and_lines_elsewhere() -> None:
     assert shown()[1].splitlines()[::2] == ["… 0/3 judged; tracing slow.py", "… 2/3 judged; tracing fast.py"]
-    assert shown(live=True)[1].startswith("\r\x1b[K0/3 judged; tracing slow.py\r\x1b[K")
+    assert "\r\x1b[K" in (drawn := shown(live=True)[1])
+    assert re.match(r"\r. 0/3 judged; tracing slow\.py\x1b\[K\r", drawn)
     assert "\x1b" not in shown(live=True)[0]
     assert "\x1b[32m✔ correct" in shown(colour=True)[0]
+
+
+def test_a_status_line_turns_counts_seconds_and_makes_way() -> None:
+    stream = StringIO()
+    with StatusLine(stream, live=True, doing="starting") as status:
+        status.show("waiting for a " + "long " * 40)
+        time.sleep(1.3)
+        with status.cleared():
+            stream.write("a line\n")
+    written = stream.getvalue()
+    assert len({part[0] for part in written.split("\r") if part and part[0] in SPINNER}) > 5
+    assert re.search("\r. waiting for a long [long ]*…\x1b\\[K", written)
+    assert "\r\x1b[Ka line\n" in written
+    assert written.endswith("\r\x1b[K")
+    drawn = [part.removesuffix("\x1b[K") for part in written.split("\r")]
+    assert max(map(cell_len, drawn)) < 80
+    short = StringIO()
+    with StatusLine(short, live=True) as status:
+        time.sleep(1.2)
+    assert " starting 1s" in short.getvalue()
 
 
 def test_a_file_that_is_judged_again_is_shown_again_and_counted_once() -> None:

@@ -1,11 +1,14 @@
 """Keys: from bytes to names, and what each does to what is shown."""
 
+from datetime import UTC, datetime
 from functools import reduce
 
 import pytest
+from rich.text import Text
 
+from kerneltune.agent.record.query import RunSummary
 from kerneltune.agent.view.live import Decoder
-from kerneltune.agent.view.render import Ui, chosen_attempt, press
+from kerneltune.agent.view.render import Library, Ui, chosen_attempt, press, visible_attempts, visible_runs
 from kerneltune.agent.view.state import ViewState, fold
 from tests.agent.view.scripts import GPU_RUN, many_attempts
 
@@ -52,8 +55,17 @@ def test_a_sequence_that_is_cut_off_is_waited_for_and_a_bare_escape_is_not() -> 
     ]  # fmt: skip
 
 
-def pressed(*keys: str, state: ViewState = STATE, ui: Ui | None = None) -> Ui:
-    return reduce(lambda ui, key: press(state, ui, key, 100, 20)[0], keys, ui or Ui())
+PAGE = [Text(f"line {i} of a page") for i in range(100)]
+BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
+RUNS = tuple(
+    RunSummary(f"20260101-{task}-ab", task, author, "sm_90", "NVIDIA H200", BEGAN, 3, 1, None, None, faster, None)
+    for task, author, faster in (("softmax", "offline", 1.1), ("gelu", "anthropic", 1.4), ("rope", "offline", 0.9))
+)
+LIBRARY = Library(RUNS, ("attempt", "sass", "conversation"))
+
+
+def pressed(*keys: str, state: ViewState = STATE, ui: Ui | None = None, library: Library = LIBRARY) -> Ui:
+    return reduce(lambda ui, key: press(state, ui, key, PAGE, 20, library)[0], keys, ui or Ui())
 
 
 def test_arrows_choose_an_attempt_and_below_the_newest_they_follow_again() -> None:
@@ -71,8 +83,8 @@ def test_a_page_of_rows_at_a_time() -> None:
 
 
 def test_without_attempts_keys_do_nothing() -> None:
-    for key in ("up", "down", "enter", "o", "home", "pageup", "d", "left"):
-        ui = pressed(key, state=ViewState())
+    for key in ("up", "down", "enter", "o", "a", "c", "home", "pageup", "d", "left", "n"):
+        ui = pressed(key, state=ViewState(), library=Library())
         assert (ui.selected, ui.page) == (None, "run")
 
 
@@ -81,8 +93,10 @@ def test_enter_opens_the_chosen_attempt_and_closes_it() -> None:
     assert pressed("up", "enter", "enter").page == "run"
     assert pressed("o").page == "source"
     assert pressed("enter", "o").page == "source"
+    assert pressed("enter").selected == 7  # what is read does not change when another attempt comes
     assert pressed("?").page == "help"
     assert pressed("?", "?").page == "run"
+    assert pressed("o", "?", "esc").page == "source"
 
 
 def test_the_source_that_is_shown_is_the_chosen_one_s_else_the_newest_s() -> None:
@@ -107,6 +121,65 @@ def test_a_page_scrolls_between_its_ends() -> None:
 
 
 def test_wishes_come_back_and_change_nothing_else() -> None:
-    for key, wish in {"p": "pause", "s": "skip", "+": "raise", "-": "slower", "q": "stop", " ": "pause"}.items():
+    wishes = {"p": "pause", "x": "skip", "+": "raise", "-": "slower", "e": "finish", "q": "stop", " ": "pause"}
+    for key, wish in wishes.items():
         assert press(STATE, Ui(selected=3), key) == (Ui(selected=3), wish)
-    assert press(STATE, Ui(), "x") == (Ui(), None)
+    assert press(STATE, Ui(), "z") == (Ui(note="no such key: z; ? lists them"), None)
+
+
+def test_pages_of_an_attempt_lie_beside_each_other() -> None:
+    found = [pressed("up", "enter", *["right"] * n).page for n in range(5)]
+    assert found == ["attempt", "source", "diff", "sass", "attempt"]  # nobody talked about this one
+    assert pressed("enter", "left").page == "run"
+    assert pressed("enter", "tab", "left").page == "attempt"
+    assert pressed("home", "enter", "right", "right").page == "sass"  # it has no parent
+    assert pressed("home", "enter", "right", "right", library=Library()).page == "attempt"
+    assert pressed("home", "a", "a").page == "run"
+
+
+def numbers(ui: Ui) -> list[int]:
+    return [a.number for a in visible_attempts(STATE, ui)]
+
+
+def test_a_filter_is_obeyed_while_it_is_typed_and_given_up_by_esc() -> None:
+    assert numbers(pressed("/", *"wrong")) == [4]
+    assert numbers(pressed("/", *"wrongq", "backspace", "enter")) == [4]
+    assert pressed("/", *"q").typing == "q"  # no key of the run
+    assert numbers(pressed("/", *"#3")) == [3]
+    assert numbers(pressed("/", *"bfloat16 kept")) == numbers(pressed("/", *"kept bfloat16")) == [5]
+    assert numbers(pressed("/", *"wrong", "esc")) == numbers(Ui())
+    assert numbers(pressed("/", *"wrong", "enter", "esc")) == numbers(Ui())
+    assert numbers(pressed("/", *"nothing at all", "enter")) == []
+    assert pressed("/", *"nothing at all", "enter", "enter", "down", "o").page == "run"
+    assert pressed("/", *"wrong", "enter", "enter").selected == 4
+
+
+def test_attempts_are_sorted_by_what_is_known_of_them() -> None:
+    ranked = pressed("s")
+    assert numbers(ranked)[:3] == [3, 2, 1]  # the fastest first
+    assert pressed("s", "down").selected == 2
+    assert pressed("s", "enter").selected == 3
+    assert pressed("s", "enter", "n").selected == 2
+    assert numbers(pressed(*["s"] * 5)) == numbers(Ui())
+
+
+def test_a_text_is_found_below_what_is_seen_and_around_the_end() -> None:
+    at_7 = pressed("o", "/", *"line 7", "enter")
+    assert (at_7.page, at_7.scroll) == ("source", 7)
+    again = pressed("/", *"line 7", "enter", ui=at_7)
+    assert again.scroll == 70
+    assert pressed("/", *"line 6 ", "enter", ui=again).scroll == 6
+    assert "not found" in pressed("/", *"kernel", "enter", ui=at_7).note
+
+
+def test_runs_are_chosen_filtered_sorted_opened_and_left() -> None:
+    first = Ui(page="runs")
+    assert pressed("enter", ui=first).opened == RUNS[0].run_id
+    opened = pressed("down", "enter", ui=first)
+    assert (opened.page, opened.opened) == ("run", RUNS[1].run_id)
+    assert pressed("esc", ui=opened).page == "runs"
+    assert pressed("esc", ui=opened, library=Library()).page == "run"
+    assert pressed("/", *"offline rope", "enter", "enter", ui=first).opened == RUNS[2].run_id
+    assert [r.task for r in visible_runs(LIBRARY, pressed("s", "s", ui=first))] == ["gelu", "softmax", "rope"]
+    assert pressed("end", "down", "enter", ui=first).opened == RUNS[2].run_id
+    assert pressed("/", *"zzz", "enter", "enter", ui=first).page == "runs"

@@ -11,11 +11,21 @@ from typing import Any
 
 import pytest
 
-from kerneltune.agent.attempt import StopReason
-from kerneltune.agent.events import Event, GpuReading, GpuSampled, Note, RunEnded, RunStarted
+from kerneltune.agent.attempt import GivenFile, LlmTurn, Origin, SearchPoint, StopReason
+from kerneltune.agent.events import (
+    Event,
+    GpuReading,
+    GpuSampled,
+    Note,
+    Proposed,
+    RunEnded,
+    RunStarted,
+    proposed_attempt,
+)
 from kerneltune.agent.settings import Environment
 from kerneltune.agent.view.output import JsonView, ViewChoice, choose_view
 from kerneltune.agent.view.plain import PlainView
+from kerneltune.agent.view.text import short_name
 from kerneltune.tools.schema.codec import Json, decode
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN
 
@@ -43,8 +53,8 @@ def as_json(events: list[Event], error: BaseException | None = None) -> list[dic
 def test_a_judged_attempt_is_one_plain_line_with_what_is_known() -> None:
     lines = plain([*CPU_RUN, ENDED])
     assert (
-        "#3 checked  single-pass rows, 8 warps  (parent #1)  regs 56 spills 8 occ 0.75  first choice, not timed"
-        in lines
+        "#3 checked  single-pass rows, 8 warps  (parent #1)  "
+        "error 0.12 of tolerance, regs 56 spills 8 occ 0.75  first choice, not timed" in lines
     )
     assert any(line.startswith("#4 wrong  single-pass") and line.endswith("beyond the tolerance") for line in lines)
     assert (
@@ -160,3 +170,24 @@ def test_the_view_follows_from_the_facts(facts: dict[str, Any], flags: dict[str,
 def test_a_sample_of_the_gpu_is_not_a_line() -> None:
     assert plain([GpuSampled("r", GpuReading(41))]) == []
     assert plain([Note("r", "starting", "workers")]) == ["… starting workers"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "rationale", "name"),
+    [
+        (SearchPoint("softmax_row", {"TILE": 8192, "NUM_WARPS": 16}), "", "softmax_row tile=8192 w16"),
+        (SearchPoint("x", {"NUM_WARPS": 16, "NUM_STAGES": 2}), "", "x w16 s2"),
+        (
+            SearchPoint("inductor", {"A_B_XBLOCK": 1, "A_B_R0_BLOCK": 4096, "A_B_NUM_WARPS": 4}),
+            "TorchInductor's own kernels",
+            "inductor x=1 r0=4096 w4",
+        ),
+        (SearchPoint("mm", {"BLOCK_M": 128, "BLOCK": 64}), "", "mm m=128 block=64"),
+        (GivenFile("kernels/mine.py"), "kernels/mine.py", "mine.py"),
+        (LlmTurn("1", 1), "vector loads; two rows a program. And more", "vector loads"),
+        (None, "w" * 60, "w" * 47 + "…"),
+    ],
+)
+def test_an_attempt_has_a_name_of_few_words(origin: Origin | None, rationale: str, name: str) -> None:
+    proposed = Proposed("r", "r/1", 1, None, "", rationale, origin)
+    assert short_name(proposed_attempt(proposed)) == name

@@ -5,8 +5,11 @@ After a wanted change: `python -m tests.agent.view.test_view_render`, then read 
 
 import re
 import textwrap
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache, reduce
 from io import StringIO
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -15,12 +18,16 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from kerneltune.agent.attempt import Attempt, Controls
-from kerneltune.agent.events import Event, Proposed, RunStopping, Said
+from kerneltune.agent.attempt import Attempt, Controls, StopReason
+from kerneltune.agent.events import Event, Judged, Proposed, RunStopping, Said
+from kerneltune.agent.record.query import RunSummary
 from kerneltune.agent.view.live import RunSteering
 from kerneltune.agent.view.plain import NextCommand, summary, summary_text
 from kerneltune.agent.view.render import (
     HiddenRows,
+    Library,
+    Listing,
+    MadePage,
     Pane,
     ScreenFrame,
     Ui,
@@ -30,6 +37,7 @@ from kerneltune.agent.view.render import (
     first_line,
     line,
     log_lines,
+    page_lines,
     render,
     window,
     wrapped,
@@ -47,9 +55,21 @@ KEYS = tuple(RunSteering(Controls()).keys(ViewState()))
 PAGES = {
     "help": Ui(page="help", keys=KEYS),
     "attempt": Ui(selected=4, page="attempt", keys=KEYS),
-    "diff": Ui(selected=7, page="source", diff=True, keys=KEYS),
+    "diff": Ui(selected=7, page="diff", keys=KEYS),
+    "filtered": Ui(attempts=Listing("row", 1), keys=KEYS),
     "chosen": Ui(selected=2, diff=True, keys=KEYS, note="limits raised by a quarter of what was given"),
 }
+SECOND = "20260102-120000-rms_norm-1a2b3c4d"
+STORED_RUNS = tuple(
+    RunSummary(
+        run_id, task, author, "sm_90", gpu, datetime(2026, 1, 2, 12, tzinfo=UTC), 24, 20, f"{run_id}/7", us, over, why,
+        by_status={"wrong": 4, "correct": 20},
+    )
+    for run_id, task, author, gpu, us, over, why in (
+        ("20260103-120000-softmax-00aa11bb", "softmax", "offline", None, None, None, None),
+        (SECOND, "rms_norm", "anthropic:claude-x", "NVIDIA H200", 66.4, 1.21, StopReason.ATTEMPTS),
+    )
+)  # fmt: skip
 NEXT = (
     NextCommand("optimize --resume r-7f3a", "go on with this run"),
     NextCommand("optimize --task softmax", "on a machine with an NVIDIA GPU: get times"),
@@ -87,6 +107,9 @@ def stored_renderings() -> dict[str, str]:
             pages[f"{name}_{which}.txt"] = drawn(render(state_of(events), (100, 36), NOW, ui), 100, 36)
         pages[f"{name}_summary.txt"] = summary_text(state_of([*events, ENDED]), NEXT, width=100)
     pages["many_120x40.txt"] = drawn(render(state_of(many_attempts(1000)), (120, 40), NOW), 120, 40)
+    for width, height in SIZES[:3]:
+        frame = render(ViewState(), (width, height), NOW, Ui(page="runs", run=SECOND), Library(STORED_RUNS))
+        pages[f"runs_{width}x{height}.txt"] = drawn(frame, width, height)
     paused = state_of([*GPU_RUN, *STEERED])
     paused_ui = Ui(keys=tuple(RunSteering(Controls()).keys(paused)))
     pages["paused_80x24.txt"] = drawn(render(paused, (80, 24), NOW, paused_ui), 80, 24)
@@ -181,7 +204,8 @@ def test_the_summary_names_what_was_proved_where_and_what_to_type() -> None:
     assert "runs/r-7f3a/best.py" in told
     assert all(entry.command in told for entry in NEXT)
     assert "right and timed on NVIDIA H200" in summary_text(state_of([*GPU_RUN, ENDED]))
-    assert "nothing: none of 0 attempts was right" in summary_text(ViewState())
+    wrong_only = [e for e in CPU_RUN if not (isinstance(e, Judged) and e.verdict.accepted)]
+    assert "nothing: none of" in summary_text(state_of(wrong_only))
 
 
 def test_best_and_newest_are_in_view_among_a_thousand() -> None:
@@ -198,7 +222,7 @@ def test_best_and_newest_are_in_view_among_a_thousand() -> None:
 @pytest.mark.parametrize("selected", [None, 1, 2, 5, 50, 57, 58, 60])
 @pytest.mark.parametrize("room", [1, 2, 3, 4, 5, 9, 30, 59, 60, 61])
 def test_the_window_holds_the_chosen_row_and_counts_what_it_hides(selected: int | None, room: int) -> None:
-    shown = window(state_of(many_attempts(60)), room, selected)
+    shown = window(state_of(many_attempts(60)), room, at=selected and selected - 1)
     assert len(shown) <= room
     numbers = [r.number for r in shown if isinstance(r, Attempt)]
     assert (selected or 60) in numbers
@@ -208,12 +232,46 @@ def test_the_window_holds_the_chosen_row_and_counts_what_it_hides(selected: int 
         assert sum(r.count for r in shown if isinstance(r, HiddenRows)) + len(numbers) == 60
 
 
-def test_the_curve_follows_the_best_and_says_what_it_counts_without_a_gpu() -> None:
+def test_the_curve_follows_the_best_and_shows_what_it_was_chosen_by_without_a_gpu() -> None:
     timed, checked = curve_of(state_of(GPU_RUN)), curve_of(state_of(CPU_RUN))
     assert timed.kind == "speed-up"
     assert [round(v or 0, 2) for v in timed.values] == [0.82, 1.0, 1.27, 1.27, 1.27, 1.27]
-    assert (checked.kind, checked.values) == ("right", (1.0, 2.0, 3.0, 3.0, 3.0, 3.0))
+    third = 1e9 / 3
+    assert (checked.kind, checked.values) == ("bytes", (1e9, 5e8, third, third, third, third))
     assert curve_of(ViewState()).values == ()
+
+
+def test_a_bar_says_how_far_the_best_is_from_the_number_to_beat_and_from_the_speed_of_light() -> None:
+    for number, told, marks in (
+        (3, "1.27x of 1.51x at the speed of light", ("━", "┃", "━", "─")),  # beyond the mark
+        (1, "0.82x of 1.51x at the speed of light", ("━", "─", "┃", "─")),  # short of it
+    ):
+        state = state_of(GPU_RUN)
+        row = next(a for a in state.attempts if a.number == number)
+        [bar] = [text.plain for text in best_facts(replace(state, best_id=row.attempt_id), 100) if "┃" in text.plain]
+        assert told in bar
+        assert tuple(run for run, _ in groupby(bar.split()[0])) == marks
+
+
+def test_the_end_is_estimated_by_the_limit_that_comes_first() -> None:
+    state = state_of(GPU_RUN)  # 6 of 24 attempts after 72 s of 600 s
+    assert state.left_s(NOW) == pytest.approx(18 * 72 / 6)
+    assert "about 3m 36s left" in drawn(render(state, (120, 40), NOW), 120, 1)
+    assert state.left_s(NOW + 500) == pytest.approx(600 - 572)
+    assert state_of(GPU_RUN[:12]).left_s(NOW) is None  # too early to tell
+    assert state_of([*GPU_RUN, ENDED]).left_s(NOW) is None
+
+
+def test_a_page_that_is_made_is_waited_for_and_then_shown_whole() -> None:
+    state, ui = state_of([*GPU_RUN, ENDED]), Ui(selected=3, page="sass")
+    asked = ("r-7f3a/3", "sass")
+    waiting = Library(offers=("sass",), made={asked: MadePage(None, NOW)})
+    assert "being made" in page_lines(state, ui, 80, NOW, waiting)[0].plain
+    text = Text("\n".join(f"{i:04} \x1b[2J LDG.E.128" for i in range(500)))
+    made = Library(offers=("sass",), made={asked: MadePage((text,))})
+    lines = page_lines(state, ui, 80, NOW, made)
+    assert (len(lines), lines[499].plain.split()[0], "\x1b" in lines[0].plain) == (500, "0499", False)
+    assert "1-21 of 500" in drawn(render(state, (80, 24), NOW, ui, made), 80, 24)
 
 
 def test_dots_stay_inside_their_grid_whatever_the_values() -> None:

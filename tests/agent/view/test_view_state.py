@@ -11,6 +11,7 @@ from kerneltune.agent.events import (
     Judged,
     LimitsChanged,
     ModelBusy,
+    Note,
     Proposed,
     RunPaused,
     RunResumed,
@@ -81,6 +82,19 @@ def test_a_resumed_run_goes_on_counting_without_the_pause() -> None:
     assert resumed.elapsed_s(START + 10_005) == (killed.last_at - START) + 5
     assert resumed.stage_of(resumed.attempts[-1]) == "unfinished"
     assert resumed.finished == 6
+
+
+def test_the_time_that_is_shown_begins_with_the_command_not_with_the_run() -> None:
+    waiting = folded([Note("", "starting", "softmax", at=START - 7)])
+    assert waiting.elapsed_s(START - 4) == 3.0
+    running = fold(waiting, started(None))
+    assert (running.elapsed_s(START + 5), running.process_s(START + 5)) == (12.0, 5.0)  # a limit of time counts these 5
+    assert fold(running, replace(ENDED, elapsed_s=20.0)).elapsed_s(NOW) == 27.0
+    watched = folded([started(None), replace(ENDED, elapsed_s=20.0)])  # later, from the record
+    assert watched.elapsed_s(NOW) == 20.0
+    first = Note("", "starting", "going on", at=START + 900)
+    resumed = folded([first, started(None), ENDED, RunResumed("r-7f3a", 1, at=START + 904)])
+    assert resumed.elapsed_s(START + 905) == ENDED.elapsed_s + 4 + 1
 
 
 def test_a_resumed_run_that_ends_has_taken_the_time_of_all_its_processes() -> None:

@@ -90,7 +90,8 @@ class Tmux:
         lines = page.split("\n")[:-1]
         checks = {
             "lines": len(lines) == height,
-            "first line": bool(re.fullmatch(r" kerneltune  softmax .* \d+s", lines[0])) and len(lines[0]) == width - 1,
+            "first line": bool(re.fullmatch(r" kerneltune  softmax .* (\d+s|left)", lines[0]))
+            and len(lines[0]) == width - 1,
             "one title": page.count("kerneltune  softmax") == 1,
             "one table": page.count("what was tried") == 1,
             "one pipeline": len(re.findall(r"^ (tracing|compiling|compiled|checking|nothing under way)", page, re.M))
@@ -123,9 +124,9 @@ def test_a_run_is_watched_steered_resized_stopped_and_leaves_the_terminal_clean(
     tmux.shows("stop after what is under way")
     tmux.keys("Escape")
     tmux.keys("Home", "Enter")
-    tmux.shows("attempt #1")
+    tmux.shows("TorchInductor's own kernels")
     tmux.keys("o")
-    tmux.shows("source of #1")
+    tmux.shows("import triton")
     tmux.keys("Escape", "Escape")
     for width, height in ((80, 24), (200, 50), (100, 30)):
         tmux.resize(width, height)
@@ -152,6 +153,58 @@ def test_a_run_is_watched_steered_resized_stopped_and_leaves_the_terminal_clean(
     summary = (tmux.folder / "summary.txt").read_text()
     assert "interrupted; every finished attempt is kept" in summary
     assert "\x1b" not in summary
+
+
+def test_the_screen_of_a_run_stays_when_it_has_ended_until_q_leaves_it(tmux: Tmux) -> None:
+    run = shlex.join(command(*STORY, "--max-attempts", "1"))
+    tmux.type(f"{run} > summary.txt; echo exit-$?")
+    tmux.shows("■ ended")
+    time.sleep(1.0)
+    assert "exit-" not in tmux.page()
+    tmux.keys("Enter")
+    tmux.shows("expo")  # what the compiler said of it
+    tmux.keys("c")
+    tmux.shows("[system]")
+    tmux.keys("BSpace", "/")
+    tmux.shows("only rows with")
+    tmux.keys("z", "z", "q", "Enter")
+    tmux.shows("no attempt has: zzq")
+    tmux.keys("q")
+    tmux.shows("exit-1")
+    assert tmux.is_clean()
+    assert "ended after" in (tmux.folder / "summary.txt").read_text()
+
+
+def test_stored_runs_are_browsed_from_the_list_to_the_machine_code(tmux: Tmux) -> None:
+    shutil.copytree(ROOT / "docs" / "demo", tmux.folder / "runs")
+    before = tmux.mode("before")
+    tmux.resize(80, 24)
+    tmux.type(f"{COMMAND} runs")  # as it is typed: without filters, in a terminal
+    tmux.shows("3 stored runs")
+    tmux.keys("/")
+    tmux.ask("send-keys", "-l", "cross")
+    tmux.keys("Enter", "Enter")
+    tmux.shows("kerneltune  cross_entropy · NVIDIA H200")
+    tmux.shows("■ the end")
+    tmux.keys("s", "Enter")  # the fastest
+    tmux.shows("#4 ★ blocks of")
+    tmux.shows("237.2 µs (237.2-237.3)")
+    tmux.keys("d")
+    tmux.shows("@@ ")
+    tmux.keys("a")
+    tmux.shows("being made")
+    tmux.shows("disassembled by")
+    tmux.keys("/")
+    tmux.ask("send-keys", "-l", "LDG")
+    tmux.keys("Enter")
+    tmux.shows("LDG.E")
+    tmux.keys("n")
+    tmux.shows("#2 online")
+    tmux.keys("BSpace", "BSpace", "BSpace")
+    tmux.shows("stored runs")
+    tmux.keys("q")
+    tmux.wait(tmux.is_clean)
+    assert tmux.mode("after") == before
 
 
 WATCHED = """

@@ -39,7 +39,7 @@ def variables(cubin: bytes) -> dict[str, int]:
                 if where in kept and info & 0xF == _OBJECT and nbytes:
                     sizes[text_at(cubin, texts + name)] = nbytes
     except (struct.error, IndexError, OverflowError) as error:
-        raise ValueError(f"a cubin whose tables lead outside of it: {error}") from error
+        raise ValueError(f"a cubin whose tables lead outside: {error}") from error
     return sizes
 
 

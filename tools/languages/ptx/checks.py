@@ -532,9 +532,7 @@ def _instructions(function: Function) -> Iterator[PtxFinding]:
         elif reason := _forbidden(instruction):
             yield PtxFinding(instruction.line, f"{instruction.name}: {reason}")
         elif instruction.opcode == "trap" and instruction.guard is None:
-            yield PtxFinding(
-                instruction.line, "trap without a condition in front of it ends the launch when it is reached", False
-            )
+            yield PtxFinding(instruction.line, "trap without a condition ends the launch when it is reached", False)
 
 
 def _near(opcode: str) -> str:

@@ -19,9 +19,11 @@ kernels, so a judge that times finds the best of them.
 
 import re
 from pathlib import Path
+from typing import Any
 
 from kerneltune.agent.authors.search.model_source import Fit, TaskFormula, fits_of, with_forward
 from kerneltune.agent.authors.search.neighbours import CannotLower, Sketch
+from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.task import TaskSpec
 
 _HERE = Path(__file__).parent
@@ -39,6 +41,33 @@ def ptx_experts(task: str) -> list[Sketch]:
     """The expert PTX candidates for a built-in task; none for other tasks."""
     files = [path for path in (_HERE / "ptx").glob("*.py") if path.stem == task]
     return [_ptx_sketch(path.stem, path.read_text()) for path in files]
+
+
+_MOST_PARAMETERS, _MOST_VALUES = 16, 64  # of a person's own search
+
+
+def own_sketch(name: str, source: str) -> Sketch | None:
+    """A person's own candidate as something to search: the parameters are those of its `# search:` lines, the defaults
+    what the file says. None for a file without such lines. Raises UsageError for lines that cannot be obeyed."""
+    named = _tagged(source, r"search:[ \t]*(.*)")
+    if not named:
+        return None
+    space: dict[str, tuple[int, ...]] = {}
+    for line in named:
+        parameter, _, values = line.partition("=")
+        numbers = re.findall(r"-?\d+", values)
+        if not parameter.strip().isidentifier() or " ".join(numbers) != " ".join(values.split()) or not numbers:
+            raise UsageError(f"{name}: `# search: {line[:80]}` is not as in `# search: NUM_WARPS = 4 8 16`")
+        space[parameter.strip()] = tuple(map(int, numbers[:_MOST_VALUES]))
+    params = {}
+    for parameter in list(space)[:_MOST_PARAMETERS]:
+        found = re.findall(rf"(?m)^{parameter} = (-?\d+)\b", source)
+        if len(found) != 1:
+            raise UsageError(
+                f"{name}: `# search: {parameter}` needs one line `{parameter} = NUMBER`; it has {len(found)}"
+            )
+        params[parameter] = int(found[0])
+    return Sketch(Path(name).stem, source, f"{Path(name).name} at other parameters", params, space)
 
 
 def _ptx_sketch(name: str, text: str) -> Sketch:
@@ -74,5 +103,5 @@ def _fits(head: str) -> list[Fit]:
     return [fits_of(text) for text in re.findall(r"(?m)^# fits: (.*)$", head)]
 
 
-def _tagged(head: str, pattern: str) -> list[tuple[str, str]]:
+def _tagged(head: str, pattern: str) -> list[Any]:
     return re.findall(rf"(?m)^# {pattern}$", head)

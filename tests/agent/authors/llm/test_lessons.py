@@ -211,6 +211,6 @@ def test_the_next_run_opens_with_what_came_of_this_one_s_predictions_and_says_so
             "- this task, 3x of its parent's speed (predicted 3x), confirmed: 8 warps; it was thought that two"
             in opening
         )
-        assert notes == ["the model is told what 1 prediction of earlier runs came to; --no-lessons leaves them out"]
+        assert notes == ["the model sees how 1 prediction of earlier runs came out; --no-lessons leaves them out"]
         third, opening, notes = run(lessons=False)
         assert ("lessons" in third.limits, "earlier runs" in opening, notes) == (False, False, [])
