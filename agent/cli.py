@@ -33,6 +33,7 @@ ABOUT = {  # with what the first page says of each, for which none has to be imp
     "show": "Show a stored run, or all that is known of one attempt.",
     "merge": "Join the records of other machines into this one.",
     "export": "Write stored runs as training data.",
+    "package": "Write a verified kernel as a file that can be put into a model.",
     "report": "Write a report that can be sent to a colleague: one HTML file, readable offline, without scripts.",
     "watch": "Watch a run while it runs or later: follow it, look at its attempts, play it back, save a picture.",
     "mcp": "Serve the tools to a coding agent over standard input and output.",

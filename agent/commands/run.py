@@ -192,6 +192,8 @@ def _next_commands(outcome: "RunOutcome") -> "list[NextCommand]":
     commands = []
     if outcome.best is not None:
         commands.append(NextCommand(f"less {shell_word(str(outcome.best_path))}", "the kernel, with its verdict"))
+        package = f"optimize package {shell_word(outcome.run_id)}"
+        commands.append(NextCommand(package, "the same as a file to put into your model"))
         best = shell_word(outcome.best.attempt_id)
         commands.append(NextCommand(f"optimize verify {best}", "judge it again, here or elsewhere"))
     commands.insert(0 if outcome.why in (StopReason.INTERRUPTED, StopReason.STOPPED) else len(commands), resume)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
 from kerneltune.tools.schema.codec import Json, one_line, shell_word
-from kerneltune.tools.schema.errors import StoreError
+from kerneltune.tools.schema.errors import CannotPackage, StoreError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import NOT_TIMED, Tier, Verdict
 
@@ -229,18 +229,36 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def write_best(folder: Path, attempt: Attempt, run: RunStarted, task: TaskSpec) -> Path:
-    """Write `folder`/best.py atomically and return its path. Raises StoreError when it cannot be written."""
-    path = folder / "best.py"
+    """Write `folder`/best.py atomically and return its path; beside it the same kernel as a file that can be put into a
+    model, if it can be. Raises StoreError when they cannot be written."""
+    from kerneltune.tools.package.write import file_name  # whoever only asks where something lies needs no syntax trees
+
+    path, beside = folder / "best.py", folder / file_name(task)
     source = attempt.source.removeprefix("\ufeff")  # legal at the start of a file only
     try:
         make_private(folder)
         write_whole(path, (header(attempt, run, task) + source).encode())
+        try:
+            write_whole(beside, packaged_attempt(attempt, run, task).encode())
+        except CannotPackage:
+            beside.unlink(missing_ok=True)  # an earlier best
     except OSError as error:
         raise StoreError(f"the best kernel {path} cannot be written: {error.strerror}") from error
     return path
 
 
-def header(attempt: Attempt, run: RunStarted, task: TaskSpec) -> str:
+def packaged_attempt(attempt: Attempt, run: RunStarted, task: TaskSpec, module: str = "") -> str:
+    """An accepted attempt as a file that can be put into a model. `module`: by what name it will be imported. Raises
+    CannotPackage."""
+    from kerneltune.tools.package.write import packaged
+
+    return packaged(task, attempt.source, arch=run.arch, header=header(attempt, run, task, use=""), module=module)
+
+
+_USE = "from best import ModelNew; ModelNew takes the constructor and forward arguments of the task's Model."
+
+
+def header(attempt: Attempt, run: RunStarted, task: TaskSpec, use: str = _USE) -> str:
     """What was proved, where, and how to use it, as comments.
 
     Models and files chose parts of these texts. The first two lines are fixed, because Python takes an encoding
@@ -259,8 +277,7 @@ def header(attempt: Attempt, run: RunStarted, task: TaskSpec) -> str:
         + ", ".join(f"{k} {v}" for k, v in run.versions.items() if k in ("torch", "triton", "kerneltune")),
         f"Task: sha256 {run.task_sha256[:16]}, precision {task.precision}",
         f"Receipt: {receipt_path(Path(), attempt.attempt_id)}; repeat it with: optimize verify {its}",
-        "",
-        "Use: from best import ModelNew; ModelNew takes the constructor and forward arguments of the task's Model.",
+        *(["", f"Use: {use}"] if use else []),
     ]
     return "".join(map(_comment, lines)) + "\n"
 

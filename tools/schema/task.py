@@ -45,8 +45,21 @@ class CaseSpec:
 
 
 @dataclass(frozen=True)
+class BatchDims:
+    """Leading dimensions along which a reference does the same for each element by itself, as was found by running it.
+
+    All outputs have them, and the inputs at `paths` ("0", "2.mask"). `folds`: whether the reference gives the same for
+    an input with more dimensions before them."""
+
+    count: int
+    paths: tuple[str, ...]
+    folds: bool
+
+
+@dataclass(frozen=True)
 class TaskSpec:
-    """A task: cases[0] is the one that is timed."""
+    """A task: cases[0] is the one that is timed. `batch`: None where there are no such dimensions, or no case is small
+    enough to find out."""
 
     name: str
     sha256: str
@@ -54,6 +67,7 @@ class TaskSpec:
     source: str  # the task file, as the author sees it
     cases: tuple[CaseSpec, ...]
     notes: str = ""
+    batch: BatchDims | None = None
 
     @property
     def main(self) -> CaseSpec:

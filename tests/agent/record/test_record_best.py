@@ -9,7 +9,8 @@ import pytest
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.record.folder import write_best
-from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.package.write import packaged
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing, Verdict
 from tests.agent.record.samples import started
 
@@ -66,6 +67,33 @@ def test_what_runs_in_best_py_is_the_candidate_and_nothing_else(
     lines = header.split("\n")
     assert all(line.startswith("#") for line in lines[:-2])
     assert header.replace("\n", "").isprintable()
+
+
+TASK = '''"""Adds one."""
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x): return x + 1
+def get_inputs(): return [torch.randn(4)]
+'''
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("text", HOSTILE)
+def test_the_file_to_put_into_a_model_holds_both_sources_and_the_rest_is_ours(
+    text: str, source: str, tmp_path: Path
+) -> None:
+    leaf = {"$tensor": {"shape": [4], "dtype": "float32", "stride": None}}
+    spec = TaskSpec(text, "0" * 64, text, TASK + f"# {text!r}\n", (CaseSpec("main", (leaf,), (), leaf),))
+    write_best(tmp_path, attempt_with(text, source), run_with(text), spec)
+    (path,) = set(tmp_path.glob("*_op.py")) - {tmp_path / "best.py"}
+    made, plain = (ast.parse(path.read_bytes()), ast.parse(packaged(spec, "", arch="sm_90", header="")))
+    held = {ast.unparse(n.targets[0]): n for n in made.body if isinstance(n, ast.Assign)}
+    assert ast.literal_eval(held["KERNEL"].value) == source.removeprefix("\ufeff")
+    assert ast.literal_eval(held["REFERENCE"].value) == spec.source
+    for node in (n for tree in (made, plain) for n in tree.body if isinstance(n, ast.Assign)):
+        if ast.unparse(node.targets[0]) in ("KERNEL", "NAME", "OP", "ARCH", "KEEPS"):
+            node.value = ast.Constant(None)
+    assert ast.dump(ast.Module(made.body[1:], [])) == ast.dump(ast.Module(plain.body[1:], []))  # but for the docstring
 
 
 def test_the_header_shows_what_was_not_printable(tmp_path: Path) -> None:

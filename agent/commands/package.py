@@ -1,0 +1,168 @@
+"""`optimize package`: a verified kernel as a file to put into a model, or as a folder for the Hugging Face Hub.
+
+Nothing of the kernel is run here. A task that is not built in is described again, as when it is opened, by a worker.
+"""
+
+import json as jsonlib
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from kerneltune.agent.commands import AsJson, RunsDir, TrustTask, require_record
+from kerneltune.agent.record.folder import packaged_attempt, write_whole
+from kerneltune.agent.settings import chosen_settings
+from kerneltune.agent.view.output import LineWriter, say
+from kerneltune.tools.sandbox.scratch import ScratchFolder
+from kerneltune.tools.schema.codec import Json, one_line
+from kerneltune.tools.schema.errors import CannotPackage, StoreError, UsageError
+
+if TYPE_CHECKING:
+    from kerneltune.agent.attempt import Attempt
+    from kerneltune.agent.events import RunStarted
+    from kerneltune.agent.record.store import Store
+    from kerneltune.tools.schema.task import TaskSpec
+
+SCHEMA_VERSION = 1
+Layout = Literal["file", "huggingface"]
+
+command = App(
+    name="package",
+    help_epilogue="""
+Examples:
+    optimize package 20260101-120000-softmax-ab12 -o fused_tail.py
+    optimize package 20260101-12/7                  one attempt, to NAME_op.py
+    optimize package 20260101-12 --layout huggingface -o fused-tail
+
+Then, in your program:
+    from fused_tail import patch
+    patch(model, "layers.*.norm")
+
+python fused_tail.py checks and times the kernel on the machine it is on.
+""",
+)
+
+
+@command.default
+def package(
+    attempt: Annotated[str, Parameter(help="RUN/NUMBER, a run (its best attempt), or the start of either.")],
+    /,
+    *,
+    output: Annotated[
+        Path | None,
+        Parameter(metavar="PATH", name=["--output", "-o"], help="The file to write, or the folder of the layout."),
+    ] = None,
+    layout: Annotated[
+        Layout, Parameter(help="One file, or a folder as the Hugging Face kernels library reads it.")
+    ] = "file",
+    overwrite: Annotated[bool, Parameter(help="Replace what is there.", negative="")] = False,
+    task: Annotated[str | None, Parameter(help="The run's task file, if it lies elsewhere now.")] = None,
+    trust_task: TrustTask = False,
+    runs_dir: RunsDir = None,
+    json: AsJson = False,
+) -> int:
+    """Write a verified kernel as a file that can be put into a model.
+
+    The file imports torch and triton only. It holds the kernel, the PyTorch code that it was verified against, and
+    which shapes it was verified for; other calls go to PyTorch.
+    """
+    settings = chosen_settings(locals())
+    from kerneltune.agent.record.store import Store
+    from kerneltune.tools.package.write import file_name
+
+    require_record(settings.runs_dir)
+    with Store.open(settings.runs_dir, to_look=True) as store:
+        run, found = store.find_attempt(attempt)
+        if not found.accepted:
+            raise UsageError(f"attempt {found.attempt_id} was not accepted; a package is made of a verified kernel")
+        spec = _described(store, run, task, trust_task=trust_task)
+    path = output or Path(file_name(spec) if layout == "file" else hub_name(spec.name))
+    if layout == "file":
+        module = path.stem if path.stem.isidentifier() and path.suffix == ".py" else ""
+        files = {path: packaged_attempt(found, run, spec, module)}
+    else:
+        files = _hub_files(path, packaged_attempt(found, run, spec, hub_name(spec.name).replace("-", "_")), spec, run)
+    _write(files, path, overwrite=overwrite)
+    _tell(path, found, json=json)
+    return 0
+
+
+def _described(store: "Store", run: "RunStarted", given: str | None, *, trust_task: bool) -> "TaskSpec":
+    """The task of a run as data. Raises TaskError."""
+    from kerneltune.agent.commands.session import stored_task
+    from kerneltune.agent.commands.tasks import checked_task
+    from kerneltune.tools.task.load import described
+
+    with ScratchFolder() as scratch:
+        came = store.merged_from(run.run_id)
+        file, notes = stored_task(run, given, scratch, merged_from=came, trusted=trust_task)
+        for note in notes:
+            say(f"warning: {note}")
+        return described(file) or checked_task(file).task
+
+
+def _write(files: dict[Path, str], output: Path, *, overwrite: bool) -> None:
+    if output.exists() and not overwrite:
+        raise UsageError(f"{output} is there already; give --overwrite to replace it, or another -o")
+    for path, text in files.items():
+        try:
+            data = text.encode()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, data, 0o644)
+        except UnicodeEncodeError as error:
+            raise CannotPackage(
+                f"the kernel has characters that UTF-8 cannot say: {one_line(str(error), 100)}"
+            ) from error
+        except OSError as error:
+            raise StoreError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _tell(path: Path, attempt: "Attempt", *, json: bool) -> None:
+    verdict = attempt.judged
+    timed = verdict.timing is not None
+    if json:
+        facts: dict[str, Json] = {"path": str(path), "attempt": attempt.attempt_id, "verdict": verdict.status.value}
+        print(jsonlib.dumps({"type": "package", "schema_version": SCHEMA_VERSION, **facts}))
+        return
+    LineWriter(sys.stdout).write(str(path))
+    say(f"attempt {attempt.attempt_id}: {verdict.status.value}{'' if timed else ', not timed: there was no GPU'}")
+    say("it has no backward: under grad it raises an error where the kernel would run")
+
+
+def hub_name(task: str) -> str:
+    """A task's name as the Hub's kernels are named: lower-case letters, digits and dashes."""
+    from kerneltune.tools.package.write import op_name
+
+    return re.sub(r"[^a-z0-9]+", "-", op_name(task).lower()).strip("-").ljust(2, "x")
+
+
+def _hub_files(folder: Path, text: str, task: "TaskSpec", run: "RunStarted") -> dict[Path, str]:
+    """The folder of a kernel as `kernels` 0.17 loads it: one variant for all versions of torch with CUDA."""
+    import hashlib
+
+    name = hub_name(task.name)
+    module, variant = name.replace("-", "_"), folder / "build" / "torch-cuda"
+    digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]
+    number = run.arch.removeprefix("sm_")
+    metadata = {
+        "name": name,
+        "id": f"_{module}_cuda_{digest}",
+        "version": 1,
+        "license": "other",
+        "python-depends": [],
+        "backend": {"type": "cuda", "archs": [f"{number[:-1]}.{number[-1]}"]},
+    }
+    card = (
+        f"---\nlibrary_name: kernels\nlicense: other\n---\n\n# {name}\n\n"
+        f"A verified kernel for `{one_line(task.name, 100)}`. "
+        f"What was verified stands at the top of `build/torch-cuda/__init__.py`.\n\n```python\n"
+        f'from pathlib import Path\n\nfrom kernels import get_local_kernel\n\n{module} = get_local_kernel(Path("."))\n'
+        f'{module}.patch(model, "layers.*.NAME")\n```\n'
+    )
+    return {
+        variant / "__init__.py": text,
+        variant / "metadata.json": jsonlib.dumps(metadata, indent=2) + "\n",
+        folder / "README.md": card,
+    }
