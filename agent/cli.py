@@ -40,6 +40,7 @@ ABOUT = {  # with what the first page says of each, for which none has to be imp
     "tasks": "List the built-in tasks, or show or check one.",
     "serve": "Keep the evaluator warm, and judge for clients over HTTP.",
     "init": "Write a task file from a PyTorch function or module.",
+    "capture": "Run a program, and write a task from how it calls a function or module.",
     "doctor": "Check this machine, and print how to fix each problem.",
     "config": "Show every setting, its value, and where it came from.",
 }

@@ -507,13 +507,16 @@ _WHOLE_S, _END_S = 180.0, 55.0  # 45 s of the end, a confirmation under way, sta
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended. `best` is its best accepted attempt, and `best_path` the file with that kernel."""
+    """How a run ended. `best` is its best accepted attempt, and `best_path` the file with that kernel; `described`,
+    `started`: its task, and how it began."""
 
     run_id: str
     task: str
     why: StopReason
-    best: Attempt | None = None
-    best_path: Path | None = None
+    best: Attempt | None
+    best_path: Path | None
+    described: TaskSpec
+    started: RunStarted
 
     @property
     def exit_code(self) -> int:
@@ -855,7 +858,7 @@ def _drive(started: Started) -> RunOutcome:
             path = write_best(settings.runs_dir / event.run_id, leader, event, tracker.task) if leader else None
         finally:
             tracker.emit(ended(tracker, why, round(controls.clock_s - begun_s, 3), path))
-    return RunOutcome(event.run_id, event.task, why, leader, path)
+    return RunOutcome(event.run_id, event.task, why, leader, path, tracker.task, event)
 
 
 def refusal(error: LlmError) -> StopReason:

@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from kerneltune.agent.commands import Arch, AsLines, Counters, RunsDir, Task, Tier, TrustTask, Unsandboxed, Width
+from kerneltune.agent.commands import (
+    Arch,
+    AsLines,
+    Counters,
+    Dtype,
+    RunsDir,
+    Shape,
+    Task,
+    Tier,
+    TrustTask,
+    Unsandboxed,
+    Width,
+)
 from kerneltune.agent.models.providers import SPELLINGS
 from kerneltune.agent.models.types import Effort
 from kerneltune.agent.settings import Environment, Language, Settings, Strategy, chosen_settings, environment
+from kerneltune.agent.view.output import say
 from kerneltune.tools.schema.codec import shell_word
 from kerneltune.tools.schema.errors import StoreError, UsageError
 
@@ -36,6 +49,8 @@ def run(
         ),
     ] = None,
     trust_task: Annotated[TrustTask, Parameter(group=_WHAT)] = False,
+    shape: Annotated[Shape, Parameter(group=_WHAT)] = (),
+    dtype: Annotated[Dtype, Parameter(group=_WHAT)] = None,
     model: Annotated[
         str | None,
         Parameter(
@@ -125,8 +140,10 @@ def run(
 ) -> int:
     """Optimise a task: write kernels, trace, compile, check, time and rank them, and store every attempt."""
     given = locals()
-    flags = ("json", "plain", "trust_task")
-    if not (json or plain or trust_task) and all(value is None for name, value in given.items() if name not in flags):
+    flags = ("json", "plain", "trust_task", "shape")
+    if not (json or plain or trust_task or shape) and all(
+        value is None for name, value in given.items() if name not in flags
+    ):
         from kerneltune.agent.commands.first_page import print_first_page
 
         print_first_page(chosen_settings({}), environment())
@@ -134,7 +151,21 @@ def run(
     if resume is None and (task is None or trust_task):
         raise UsageError("--trust-task is for --resume RUN" if task else "give --task NAME, or --resume RUN")
     settings = chosen_settings(given)
+    task = _written(task, shape, dtype)
     return _run_shown(task, resume, settings, environment(), json=json, plain=plain, trust_task=trust_task)
+
+
+def _written(task: str | None, shape: tuple[str, ...], dtype: str | None) -> str | None:
+    """The task; of FILE.py:NAME the file that is written for it."""
+    from kerneltune.agent.commands.init import is_code, written_task
+
+    if task is None or not is_code(task):
+        if shape or dtype:
+            raise UsageError("--shape and --dtype are for --task FILE.py:NAME; a task file has its own")
+        return task
+    path = written_task(task, shape, dtype)
+    say(f"{path}: the task that was written from {task}; lines with LOOK are guesses")
+    return str(path)
 
 
 def _run_shown(
@@ -151,7 +182,7 @@ def _run_shown(
     from kerneltune.agent.attempt import Controls, StopReason
     from kerneltune.agent.events import Note
     from kerneltune.agent.view.live import close_view, open_view
-    from kerneltune.agent.view.output import can_show_screen, choose_view, say
+    from kerneltune.agent.view.output import can_show_screen, choose_view
     from kerneltune.tools.task.load import find_task
 
     choice = choose_view(environment, is_terminal=can_show_screen(sys.stderr), json=json, plain=plain)

@@ -110,7 +110,7 @@ MISTAKES = {
     "softmax": "did you mean: optimize --task softmax",
     "sofmax": "did you mean: optimize --task softmax",
     "mine.py": "did you mean: optimize --task mine.py",
-    "zzz": "no command 'zzz'; commands: bench, completion",
+    "zzz": "no command 'zzz'; commands: bench, capture, completion",
     "runs --jsno": "runs has no flag --jsno; did you mean --json?",
     "runs --limit ten": "--limit 'ten' is not a whole number",
     "runs --verdict corect": "did you mean correct?",

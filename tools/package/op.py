@@ -638,6 +638,8 @@ def _stand_in(module: nn.Module, place: _Place) -> None:
 
 
 def _name_fits(name: Sequence[str], wanted: Sequence[str]) -> bool:
+    if [*name] == [""]:  # the model itself
+        return [*wanted] == [""]
     return len(name) == len(wanted) and all(map(fnmatch.fnmatchcase, name, wanted))
 
 

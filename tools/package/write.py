@@ -18,7 +18,7 @@ from kerneltune.tools.languages.ptx.loader import language_of
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import CannotPackage, TaskError
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
-from kerneltune.tools.task.load import MAIN, assignments
+from kerneltune.tools.task.load import FLAGS, MAIN, assignments
 from kerneltune.tools.task.write import parts_of
 
 _TOLERANCES = {
@@ -223,8 +223,7 @@ def _constants(source: str) -> dict[str, dict[str, Any]]:
     """What each case of a task replaces, by the case's name."""
     listed = dict(assignments(ast.parse(source))).get("CASES")
     cases = ast.literal_eval(listed) if listed is not None else []
-    flags = ("name", "held_out", "cpu", "weight")
-    return {MAIN: {}} | {c["name"]: {k: v for k, v in c.items() if k not in flags} for c in cases}
+    return {MAIN: {}} | {c["name"]: {k: v for k, v in c.items() if k not in FLAGS} for c in cases}
 
 
 def _names_reached(source: str) -> frozenset[str]:

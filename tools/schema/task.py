@@ -42,6 +42,7 @@ class CaseSpec:
     flops: int = 0
     held_out: bool = False  # never shown to an author
     runs_on_cpu: bool = True  # small enough to be replayed by the interpreter
+    weight: float = 0.0  # how often it occurs, compared with other cases; those above 0 are timed
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ class BatchDims:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """A task: cases[0] is the one that is timed. `batch`: None where there are no such dimensions, or no case is small
-    enough to find out."""
+    """A task: cases[0] is timed, and so are others with a weight. `batch`: None where there are no such dimensions, or
+    no case is small enough to find out."""
 
     name: str
     sha256: str
@@ -68,6 +69,11 @@ class TaskSpec:
     cases: tuple[CaseSpec, ...]
     notes: str = ""
     batch: BatchDims | None = None
+
+    @property
+    def weighted(self) -> tuple[CaseSpec, ...]:
+        """The cases that are timed; the first is the main one."""
+        return tuple(case for case in self.cases if case.weight or case is self.main)
 
     @property
     def main(self) -> CaseSpec:

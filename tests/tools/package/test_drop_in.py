@@ -124,6 +124,10 @@ def test_the_kernel_answers_at_every_place_of_a_pattern_and_is_counted(op: Modul
     assert (op.calls(net), torch.equal(net(x), wanted)) == ({}, True)
 
 
+def test_a_star_is_each_module_at_the_top_and_not_the_model(op: ModuleType) -> None:
+    assert list(op.patch(nn.ModuleDict({"a": Norm(), "b": Norm()}).eval(), "*")) == ["a", "b"]
+
+
 def test_sizes_between_those_that_were_verified_run_and_leading_dimensions_are_folded(op: ModuleType) -> None:
     norm = Norm().eval()
     op.patch(norm)

@@ -965,6 +965,7 @@ def _described(task: TaskFile, case: CaseDef) -> CaseSpec:
         flops=size.flops,
         held_out=case.held_out,
         runs_on_cpu=case.cpu or size.is_small,
+        weight=case.weight,
     )
 
 
