@@ -799,9 +799,16 @@ class _Seen:
             return f"torch.rand({size}) > 0.5"
         if its.dtype not in _FLOATS:
             cast = "" if its.dtype == "int64" else f".to(torch.{its.dtype})"
-            return f"torch.randint({its.low}, {2 if its.high is None else its.high}, ({size},)){cast}"
+            return f"torch.randint({its.low}, {self._bound_of(its)}, ({size},)){cast}"
         values = _as_seen(f"torch.randn({size})", its)
         return f"{values}.to({'getattr(torch, DTYPE)' if its.dtype == dtype else f'torch.{its.dtype}'})"
+
+    def _bound_of(self, its: SeenTensor) -> str:
+        """What whole numbers are below: the least size that holds them and is of their order, as of the rows that they
+        choose among."""
+        high = 2 if its.high is None else its.high
+        sizes = {sizes[0]: name for sizes, name in self._names.items() if high <= sizes[0] < 2 * high}
+        return sizes[min(sizes)] if sizes and high > 2 else str(high)
 
     def _sizes(self, bound: Collection[str]) -> tuple[Size, ...]:
         """The constants. Small cases take other sizes for what varies; for what the constructor is given, too, they
@@ -874,12 +881,13 @@ def _can_halve(sizes: Collection[int], divisor: int) -> bool:
     return bool(sizes) and all(size % (2 * divisor) == 0 and size // (2 * divisor) >= 16 for size in sizes)
 
 
-_LADDER = ((512, (257, 65, 193)), (64, (33, 17, 37)), (8, (5, 3, 7)), (3, (2, 1, 3)))
+# none is 1: what compilers make of a size of 1 says nothing about others
+_LADDER = ((512, (257, 65, 193)), (64, (33, 17, 37)), (8, (5, 3, 7)), (0, (3, 2, 5)))
 
 
 def _smaller(size: int, place: int) -> tuple[int, int, int]:
-    """Three smaller sizes, none of which a kernel for multiples of something can rely on; others at other places."""
-    least, small = next(((least, small) for least, small in _LADDER if size >= least), (0, (size, 1, size)))
+    """Three small sizes, none of which a kernel for multiples of something can rely on; others at other places."""
+    least, small = next((least, small) for least, small in _LADDER if size >= least)
     return small if least <= 8 else (small[0] + 2 * place, small[1] + 2 * place, small[2] + 2 * place)
 
 

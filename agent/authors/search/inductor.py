@@ -282,13 +282,15 @@ def _output_tree(spec: Any) -> Json:
 def written_out() -> Iterator[None]:
     """As long as this lasts: a norm of a symbol's groups is written out, and one over the last dimensions takes their
     sizes from its input, not from the module, where they are numbers; padding is joining with zeros where sizes are
-    symbols, whose values the operator would take, and its amounts become numbers; and a number that becomes a tensor on
-    the GPU is filled in there."""
+    symbols, whose values the operator would take, and its amounts become numbers; a linear layer takes rows, since with
+    more dimensions the operator would take their values; and a number that becomes a tensor on the GPU is filled in
+    there."""
     instead: list[tuple[Any, str, Callable[[Any], Any]]] = [
         (functional, "group_norm", _group_norm),
         (functional, "layer_norm", _over_last),
         (functional, "rms_norm", _over_last),
         (functional, "pad", _pad),
+        (functional, "linear", _of_rows),
         (torch, "tensor", _tensor),
         *((torch._VF, name, _step_by_step) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
     ]
@@ -304,6 +306,15 @@ def _over_last(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         return usual(x, x.shape[-len(normalized_shape) :], *args, **options)
 
     return norm
+
+
+def _of_rows(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if x.dim() < 3 or not any(isinstance(size, torch.SymInt) for size in x.shape):
+            return usual(x, weight, bias)
+        return usual(x.reshape(-1, x.shape[-1]), weight, bias).reshape(*x.shape[:-1], weight.shape[0])
+
+    return linear
 
 
 def _pad(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
