@@ -6,13 +6,14 @@ Nothing of the kernel is run here. A task that is not built in is described agai
 import json as jsonlib
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from kerneltune.agent.commands import AsJson, RunsDir, TrustTask, require_record
-from kerneltune.agent.record.folder import packaged_attempt, write_whole
+from kerneltune.agent.record.folder import packaged_attempts, write_whole
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view.output import LineWriter, say
 from kerneltune.tools.sandbox.scratch import ScratchFolder
@@ -34,6 +35,7 @@ command = App(
 Examples:
     optimize package 20260101-120000-softmax-ab12 -o fused_tail.py
     optimize package 20260101-12/7                  one attempt, to NAME_op.py
+    optimize package PREFILL DECODE -o tail.py      two runs, at different sizes
     optimize package 20260101-12 --layout huggingface -o fused-tail
 
 Then, in your program:
@@ -47,9 +49,13 @@ python fused_tail.py checks and times the kernel on the machine it is on.
 
 @command.default
 def package(
-    attempt: Annotated[str, Parameter(help="RUN/NUMBER, a run (its best attempt), or the start of either.")],
-    /,
-    *,
+    *attempts: Annotated[
+        str,
+        Parameter(
+            metavar="ATTEMPT",
+            help="RUN/NUMBER, a run (its best attempt), or the start of either; several of one op are one file.",
+        ),
+    ],
     output: Annotated[
         Path | None,
         Parameter(metavar="PATH", name=["--output", "-o"], help="The file to write, or the folder of the layout."),
@@ -66,26 +72,33 @@ def package(
     """Write a verified kernel as a file that can be put into a model.
 
     The file imports torch and triton only. It holds the kernel, the PyTorch code that it was verified against, and
-    which shapes it was verified for; other calls go to PyTorch.
+    which shapes it was verified for; other calls go to PyTorch. Of several kernels each answers what its own task has.
     """
     settings = chosen_settings(locals())
     from kerneltune.agent.record.store import Store
     from kerneltune.tools.package.write import file_name
 
+    if not attempts:
+        raise UsageError("a package of which run? `optimize runs` lists them")
     require_record(settings.runs_dir)
+    accepted = []
     with Store.open(settings.runs_dir, to_look=True) as store:
-        run, found = store.find_attempt(attempt)
-        if not found.accepted:
-            raise UsageError(f"attempt {found.attempt_id} was not accepted; a package is made of a verified kernel")
-        spec = _described(store, run, task, trust_task=trust_task)
+        for text in attempts:
+            run, found = store.find_attempt(text)
+            if not found.accepted:
+                raise UsageError(f"attempt {found.attempt_id} was not accepted; a package is made of a verified kernel")
+            accepted.append((found, run, _described(store, run, task, trust_task=trust_task)))
+    spec = accepted[0][2]
     path = output or Path(file_name(spec) if layout == "file" else hub_name(spec.name))
     if layout == "file":
         module = path.stem if path.stem.isidentifier() and path.suffix == ".py" else ""
-        files = {path: packaged_attempt(found, run, spec, module)}
+        files = {path: packaged_attempts(accepted, module)}
     else:
-        files = _hub_files(path, packaged_attempt(found, run, spec, hub_name(spec.name).replace("-", "_")), spec, run)
+        files = _hub_files(
+            path, packaged_attempts(accepted, hub_name(spec.name).replace("-", "_")), spec, accepted[0][1]
+        )
     _write(files, path, overwrite=overwrite)
-    _tell(path, found, json=json)
+    _tell(path, [found for found, _, _ in accepted], json=json)
     return 0
 
 
@@ -119,15 +132,20 @@ def _write(files: dict[Path, str], output: Path, *, overwrite: bool) -> None:
             raise StoreError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _tell(path: Path, attempt: "Attempt", *, json: bool) -> None:
-    verdict = attempt.judged
-    timed = verdict.timing is not None
+def _tell(path: Path, attempts: "Sequence[Attempt]", *, json: bool) -> None:
     if json:
-        facts: dict[str, Json] = {"path": str(path), "attempt": attempt.attempt_id, "verdict": verdict.status.value}
+        facts: dict[str, Json] = {
+            "path": str(path),
+            "attempt": attempts[0].attempt_id,
+            "attempts": [attempt.attempt_id for attempt in attempts],
+            "verdict": attempts[0].judged.status.value,
+        }
         print(jsonlib.dumps({"type": "package", "schema_version": SCHEMA_VERSION, **facts}))
         return
     LineWriter(sys.stdout).write(str(path))
-    say(f"attempt {attempt.attempt_id}: {verdict.status.value}{'' if timed else ', not timed: there was no GPU'}")
+    for attempt in attempts:
+        timed = "" if attempt.judged.timing is not None else ", not timed: there was no GPU"
+        say(f"attempt {attempt.attempt_id}: {attempt.judged.status.value}{timed}")
     say("it has no backward: under grad it raises an error where the kernel would run")
 
 

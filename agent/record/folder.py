@@ -14,7 +14,7 @@ import os
 import platform
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -250,9 +250,18 @@ def write_best(folder: Path, attempt: Attempt, run: RunStarted, task: TaskSpec) 
 def packaged_attempt(attempt: Attempt, run: RunStarted, task: TaskSpec, module: str = "") -> str:
     """An accepted attempt as a file that can be put into a model. `module`: by what name it will be imported. Raises
     CannotPackage."""
-    from kerneltune.tools.package.write import packaged
+    return packaged_attempts([(attempt, run, task)], module)
 
-    return packaged(task, attempt.source, arch=run.arch, header=header(attempt, run, task, use=""), module=module)
+
+def packaged_attempts(accepted: "Sequence[tuple[Attempt, RunStarted, TaskSpec]]", module: str = "") -> str:
+    """Several of them, of one op, as one file: each answers what its own task has. Raises CannotPackage."""
+    from kerneltune.tools.package.write import Verified, packaged
+
+    if len(archs := {run.arch for _, run, _ in accepted}) > 1:
+        raise CannotPackage(f"the kernels are for different GPUs ({', '.join(sorted(archs))}); package them apart")
+    headers = "".join(header(attempt, run, task, use="") for attempt, run, task in accepted)
+    kernels = [Verified(task, attempt.source) for attempt, _, task in accepted]
+    return packaged(kernels, arch=accepted[0][1].arch, header=headers, module=module)
 
 
 _USE = "from best import ModelNew; ModelNew takes the constructor and forward arguments of the task's Model."

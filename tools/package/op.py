@@ -35,8 +35,8 @@ class Spec(NamedTuple):
 
 class Entry(NamedTuple):
     """Cases that were verified and differ in their batch dimensions alone. `constants`: what the smallest of them
-    replaces in REFERENCE; `lead`: the smallest and the largest size of each batch dimension; `alters`: whether those
-    constants reach more of the reference than its inputs."""
+    replaces in its reference; `lead`: the smallest and the largest size of each batch dimension; `alters`: whether
+    those constants reach more of the reference than its inputs; `kernel`: which one answers."""
 
     cases: str
     constants: dict[str, Any]
@@ -46,6 +46,19 @@ class Entry(NamedTuple):
     outputs: Any
     lead: tuple[tuple[int, int], ...] = ()
     alters: bool = False
+    kernel: int = 0
+
+
+class Kernel(NamedTuple):
+    """A kernel, and the task that it was verified for. `folds`: whether the reference gives the same for more leading
+    dimensions than were verified; `keeps`: whether the host code may keep something between calls; `launched`: kernels
+    whose launches torch.compile can see."""
+
+    folds: bool
+    keeps: bool
+    launched: tuple[str, ...]
+    source: str
+    reference: str
 
 
 class Given(NamedTuple):
@@ -60,13 +73,10 @@ INPUT = object()  # among parameters: a tensor, or a tree of them; a plain value
 NAME = OP = "op"
 ARCH = "sm_90"
 PARAMETERS: dict[str, Any] = {}  # of the forward that the kernel stands in for
-CALLED, CALLED_WITH = "", PARAMETERS  # the function of REFERENCE that Model.forward calls and nothing else; its own
-FOLDS = False  # whether the reference gives the same for more leading dimensions than were verified
-KEEPS = False  # whether the kernel's host code may keep something between calls
-LAUNCHED: tuple[str, ...] = ()  # kernels whose launches torch.compile can see
+CALLED, CALLED_WITH = "", PARAMETERS  # the function of the reference that Model.forward calls and nothing else; its own
 TOLERANCE = 0.0  # of `python FILE`: an error, as a share of the value and the root mean square of its output
 VERIFIED: list[Entry] = []
-KERNEL = REFERENCE = ""
+KERNELS: list[Kernel] = []
 # end of facts
 
 _ATTRIBUTE = f"_packaged_{OP}"  # of a patched module
@@ -111,14 +121,15 @@ def _replaced(target: ast.expr, value: ast.expr, constants: Mapping[str, Any]) -
     return ast.parse(repr(constants[name]), mode="eval").body if name in constants else value
 
 
-def _new_kernel() -> Any:
-    return _module("kernel", KERNEL)
+def _new_kernel(number: int) -> Any:
+    return _module(f"kernel{number or ''}", KERNELS[number].source)
 
 
 @functools.cache
 def _reference(number: int) -> Any:
-    """The reference with the constants of an entry; that of -1 with its own."""
-    return _module(f"reference{number + 1 or ''}", REFERENCE, VERIFIED[number].constants if number >= 0 else None)
+    """The reference with the constants of an entry; that of -1 is the first, with its own."""
+    constants, kernel = (VERIFIED[number].constants, VERIFIED[number].kernel) if number >= 0 else (None, 0)
+    return _module(f"reference{number + 1 or ''}", KERNELS[kernel].reference, constants)
 
 
 def _made(made_by: Callable[..., nn.Module], arguments: Sequence[Any], device: Any) -> nn.Module:
@@ -194,9 +205,9 @@ def _tensor_fits(spec: Spec, value: Tensor, lead: Sequence[tuple[int, int]], ext
     return True
 
 
-def _extra(spec: Any, value: Any) -> int:
+def _extra(entry: Entry, value: Any) -> int:
     """Leading dimensions more than were verified, which can be folded."""
-    pairs = zip(_leaves(spec), _leaves(value), strict=False) if FOLDS else ()
+    pairs = zip(_leaves(entry.inputs), _leaves(value), strict=False) if KERNELS[entry.kernel].folds else ()
     found = [t.dim() - len(s.shape) for s, t in pairs if isinstance(s, Spec) and None in s.shape and hasattr(t, "dim")]
     return max(found[0], 0) if found else 0
 
@@ -208,7 +219,9 @@ class _Bound:
     """A ModelNew whose parameters are a module's."""
 
     def __init__(self, entry: Entry, state: Sequence[Tensor], device: torch.device) -> None:
-        model = _made((_new_kernel() if KEEPS else _kernel).ModelNew, entry.init, device)
+        self._keeps = KERNELS[entry.kernel].keeps
+        module = _new_kernel(entry.kernel) if self._keeps else _kernels[entry.kernel]
+        model = _made(module.ModelNew, entry.init, device)
         paths = _paired(dict(model.state_dict(keep_vars=True)), entry.state)
         self.forward, self._seen = model.forward, _versions(state)
         self.slots: list[tuple[dict[str, Any], str]] = [
@@ -217,7 +230,7 @@ class _Bound:
 
     def holds(self, state: Sequence[Tensor]) -> bool:
         """Whether nothing that host code may keep was made of others than these, or before they were changed."""
-        return not KEEPS or self._seen == _versions(state)
+        return not self._keeps or self._seen == _versions(state)
 
     def give(self, state: Sequence[Tensor]) -> None:
         """Let the kernel read these."""
@@ -286,7 +299,7 @@ class _Place:
 
 
 _places: list[_Place] = []
-_kernel = _new_kernel()
+_kernels = [_new_kernel(number) for number in range(len(KERNELS))]
 
 
 def _answers(found: Any, entry: Entry) -> list[Tensor]:
@@ -351,14 +364,15 @@ class _InSight:
 def _traceable() -> list[tuple[nn.Module, dict[str, str]]]:
     """For each entry a ModelNew without data whose launches can be seen, and its names for the state; nothing if one of
     them has more than that."""
-    module, found = _new_kernel(), []
-    for name in LAUNCHED:
-        if type(kernel := getattr(module, name)).__name__ not in ("JITFunction", "Autotuner"):  # TRITON_INTERPRET=1
-            return []
-        setattr(module, name, _InSight(kernel))
-    for entry in VERIFIED if LAUNCHED else ():
+    modules, found = [_new_kernel(number) for number in range(len(KERNELS))], []
+    for module, its in zip(modules, KERNELS, strict=True):
+        for name in its.launched:
+            if type(kernel := getattr(module, name)).__name__ not in ("JITFunction", "Autotuner"):  # TRITON_INTERPRET=1
+                return []
+            setattr(module, name, _InSight(kernel))
+    for entry in VERIFIED if all(its.launched for its in KERNELS) else ():
         try:
-            model = _made(module.ModelNew, entry.init, "meta")
+            model = _made(modules[entry.kernel].ModelNew, entry.init, "meta")
         except (RuntimeError, NotImplementedError, TypeError, ValueError):  # its constructor reads values
             return []
         own = dict(model.state_dict(keep_vars=True))
@@ -446,7 +460,7 @@ def _match(place: _Place, inputs: Sequence[Any], state: Sequence[Tensor]) -> tup
     """The entry that these are of, and how many of their leading dimensions are folded."""
     for number in place.entries:
         entry = VERIFIED[number]
-        extra = _extra(entry.inputs, inputs)
+        extra = _extra(entry, inputs)
         if _fits(entry.inputs, inputs, entry.lead, extra) and _fits(list(entry.state.values()), state, (), 0):
             return number, extra
     return None
@@ -561,7 +575,7 @@ def _is_unchanged(known: _Known) -> bool:
     for held, leaf, tensor, address, (given, name) in known.state:
         if held[leaf] is not tensor or tensor.data_ptr() != address or given.get(name) is not tensor:
             return False
-    return not KEEPS or known.bound.holds([its[2] for its in known.state])
+    return known.bound.holds([its[2] for its in known.state])
 
 
 def _is_watched() -> bool:
@@ -668,7 +682,7 @@ def _place_of(module: nn.Module, name: str, *, is_own: bool = False) -> _Place:
     for number, entry in enumerate(VERIFIED):
         paths = _paired(own, entry.state)
         if len(paths) == len(entry.state) == len(own):
-            if (is_own and not entry.alters) or _computes_the_same(module, paths, number):
+            if (is_own and not entry.alters and not entry.kernel) or _computes_the_same(module, paths, number):
                 entries.append(number)
             else:
                 others += 1

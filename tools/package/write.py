@@ -9,8 +9,8 @@ import hashlib
 import json
 import keyword
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,34 +42,56 @@ def op_name(task: str) -> str:
     return f"op_{name}" if name[0].isdigit() or keyword.iskeyword(name) else name
 
 
-def packaged(task: TaskSpec, source: str, *, arch: str, header: str, module: str = "") -> str:
-    """The file for a candidate that was accepted on all cases of a task. `header`: comments; `module`: by what name it
-    will be imported, where that is not the task's. Raises CannotPackage."""
-    source, name = source.removeprefix("\ufeff"), op_name(task.name)
-    forward, called = _forward_parameters(task.source), _called(task)
+@dataclass(frozen=True)
+class Verified:
+    """A candidate that was accepted on all cases of a task."""
+
+    task: TaskSpec
+    source: str
+
+
+def packaged(kernels: Sequence[Verified], *, arch: str, header: str, module: str = "") -> str:
+    """The file for a kernel; or for several of one op, each of which answers what its own task has, its timed case
+    before the others. `header`: comments; `module`: by what name it will be imported, where that is not the task's.
+    Raises CannotPackage."""
+    its, first = [replace(k, source=k.source.removeprefix("\ufeff")) for k in kernels], kernels[0].task
+    name, forward, called = op_name(first.name), _forward_parameters(first.source), _called(first)
+    for other in its[1:]:
+        if (_forward_parameters(other.task.source), _called(other.task)) != (forward, called):
+            raise CannotPackage(f"{other.task.name} is not called as {first.name} is; they are not one op")
+    texts = "".join(one.source + one.task.source for one in its)
     facts = {
         "NAME": repr(name),
-        "OP": repr(f"{name}_{hashlib.sha256((source + task.source).encode(errors='replace')).hexdigest()[:12]}"),
+        "OP": repr(f"{name}_{hashlib.sha256(texts.encode(errors='replace')).hexdigest()[:12]}"),
         "ARCH": repr(arch),
         "PARAMETERS": _dict({n: _value(v) for n, v in forward.items()}),
         "CALLED, CALLED_WITH": f"{called[0]!r}, {_dict({n: _value(v) for n, v in called[1].items()})}",
-        "FOLDS": repr(task.batch is not None and task.batch.folds),
-        "KEEPS": repr(keeps(source)),
-        "LAUNCHED": repr(launched(source)),
-        "TOLERANCE": repr(_TOLERANCES.get(task.precision, _OF_8_BITS)),
-        "VERIFIED": "[\n" + "".join(f"    {entry},\n" for entry in _entries(task)) + "]",
-        "KERNEL": _literal(source),
-        "REFERENCE": _literal(task.source),
+        "TOLERANCE": repr(max(_TOLERANCES.get(one.task.precision, _OF_8_BITS) for one in its)),
+        "VERIFIED": "[\n" + "".join(f"    {entry},\n" for entry in _all_entries(its)) + "]",
+        "KERNELS": "[\n" + "".join(map(_kernel, its)) + "]",
     }
     said = "".join(f"{fact} = {value}\n" for fact, value in facts.items())
     before, _, rest = _text("op.py").partition("# facts")
     after = rest.partition("# end of facts\n")[2]
-    if language_of(source) == "ptx":
+    if any(language_of(one.source) == "ptx" for one in its):
         after = _text("ptx.py").partition("\n\n")[2].replace("# loader\n", "") + "\n" + after
     its_own = {n.id for n in ast.walk(ast.parse(before + after)) if isinstance(n, ast.Name)} | set(dir(builtins))
     exported = f"{called[0]}_op" if called[0] in its_own else called[0]
-    docstring = _docstring(name, module or file_name(task).removesuffix(".py"), exported)
+    docstring = _docstring(name, module or file_name(first).removesuffix(".py"), exported)
     return header + docstring + before.partition('"""\n\n')[2] + said + after + _ending(exported)
+
+
+def _kernel(its: Verified) -> str:
+    folds = its.task.batch is not None and its.task.batch.folds
+    facts = f"folds={folds}, keeps={keeps(its.source)}, launched={launched(its.source)!r}"
+    texts = f"source={_literal(its.source)},\n    reference={_literal(its.task.source)}"
+    return f"    Kernel({facts},\n    {texts}),\n"
+
+
+def _all_entries(kernels: Sequence[Verified]) -> list[str]:
+    """Those of all kernels, timed cases first: of two kernels for a shape that answers which was timed at it."""
+    found = [list(_entries(its.task, number)) for number, its in enumerate(kernels)]
+    return [entries[0] for entries in found] + [entry for entries in found for entry in entries[1:]]
 
 
 def _text(name: str) -> str:
@@ -171,8 +193,8 @@ def _spec(spec: TensorSpec, batched: int) -> str:
 # What was verified ----------------------------------------------------------------------------------------------------
 
 
-def _entries(task: TaskSpec) -> Iterator[str]:
-    """The cases that an author may know, those together that differ in batch dimensions alone."""
+def _entries(task: TaskSpec, kernel: int) -> Iterator[str]:
+    """The cases that an author may know, those together that differ in batch dimensions alone; the timed one first."""
     constants = _constants(task.source)
     reached = _names_reached(task.source)
     groups: dict[tuple[str, ...], list[CaseSpec]] = {}
@@ -188,6 +210,8 @@ def _entries(task: TaskSpec) -> Iterator[str]:
             words.append(f"lead={tuple((min(sizes), max(sizes)) for sizes in zip(*lead, strict=True))!r}")
         if not reached.isdisjoint(constants[least.name]):
             words.append("alters=True")
+        if kernel:
+            words.append(f"kernel={kernel}")
         yield "Entry(" + ", ".join(words) + ")"
 
 

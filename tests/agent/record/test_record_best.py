@@ -9,7 +9,7 @@ import pytest
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.record.folder import write_best
-from kerneltune.tools.package.write import packaged
+from kerneltune.tools.package.write import Verified, packaged
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing, Verdict
 from tests.agent.record.samples import started
@@ -86,12 +86,12 @@ def test_the_file_to_put_into_a_model_holds_both_sources_and_the_rest_is_ours(
     spec = TaskSpec(text, "0" * 64, text, TASK + f"# {text!r}\n", (CaseSpec("main", (leaf,), (), leaf),))
     write_best(tmp_path, attempt_with(text, source), run_with(text), spec)
     (path,) = set(tmp_path.glob("*_op.py")) - {tmp_path / "best.py"}
-    made, plain = (ast.parse(path.read_bytes()), ast.parse(packaged(spec, "", arch="sm_90", header="")))
-    held = {ast.unparse(n.targets[0]): n for n in made.body if isinstance(n, ast.Assign)}
-    assert ast.literal_eval(held["KERNEL"].value) == source.removeprefix("\ufeff")
-    assert ast.literal_eval(held["REFERENCE"].value) == spec.source
-    for node in (n for tree in (made, plain) for n in tree.body if isinstance(n, ast.Assign)):
-        if ast.unparse(node.targets[0]) in ("KERNEL", "NAME", "OP", "ARCH", "KEEPS"):
+    made, plain = (ast.parse(path.read_bytes()), ast.parse(packaged([Verified(spec, "")], arch="sm_90", header="")))
+    (kernel,) = (n for n in ast.walk(made) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "Kernel")
+    held = {k.arg: ast.literal_eval(k.value) for k in kernel.keywords}
+    assert (held["source"], held["reference"]) == (source.removeprefix("\ufeff"), spec.source)
+    for node in (n for tree in (made, plain) for n in tree.body if isinstance(n, ast.Assign | ast.AnnAssign)):
+        if ast.unparse(getattr(node, "target", None) or node.targets[0]) in ("KERNELS", "NAME", "OP", "ARCH"):  # type: ignore[union-attr]
             node.value = ast.Constant(None)
     assert ast.dump(ast.Module(made.body[1:], [])) == ast.dump(ast.Module(plain.body[1:], []))  # but for the docstring
 

@@ -12,7 +12,7 @@ import pytest
 
 from kerneltune.agent.authors.search.experts import experts
 from kerneltune.tools.backends import gpu_info
-from kerneltune.tools.package.write import file_name, launched, packaged
+from kerneltune.tools.package.write import Verified, file_name, launched, packaged
 from kerneltune.tools.task.load import builtin_names, described, find_task
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,7 +37,7 @@ def package(name: str, folder: Path, arch: str) -> None:
     task = described(find_task(name))
     assert task
     sketch = experts(task)[0]
-    text = packaged(task, sketch.render(sketch.params), arch=arch, header="# a header\n\n")
+    text = packaged([Verified(task, sketch.render(sketch.params))], arch=arch, header="# a header\n\n")
     (folder / file_name(task)).write_text(text)
 
 
@@ -90,21 +90,15 @@ def test_every_builtin_task_can_be_packaged_with_any_expert_kernel_and_says_both
         assert task
         for sketch in experts(task):
             source = sketch.render(sketch.params)
-            texts = dict_of(packaged(task, source, arch="sm_90", header="# a header\n\n"))
-            assert (texts["KERNEL"], texts["REFERENCE"]) == (source, task.source)
+            text = packaged([Verified(task, source)], arch="sm_90", header="# a header\n\n")
+            assert held_in(text) == [(source, task.source)]
 
 
-def dict_of(text: str) -> dict[str, object]:
-    """The literals that a file assigns at its top."""
-    found: dict[str, object] = {}
-    for node in ast.parse(text).body:
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Name)
-            and isinstance(node.value, ast.Constant)
-        ):
-            found[node.targets[0].id] = node.value.value
-    return found
+def held_in(text: str) -> list[tuple[str, str]]:
+    """The sources of the kernels and of their references."""
+    calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "Kernel"]
+    found = [{k.arg: ast.literal_eval(k.value) for k in call.keywords} for call in calls]
+    return [(one["source"], one["reference"]) for one in found]
 
 
 SEEN = """

@@ -20,7 +20,8 @@ from torch import nn
 from kerneltune.agent.authors.search.experts import ptx_experts
 from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.languages.ptx.assemble import assemble
-from kerneltune.tools.package.write import packaged
+from kerneltune.tools.package.write import Verified, packaged
+from kerneltune.tools.schema.errors import CannotPackage
 from kerneltune.tools.schema.sass import sections
 from kerneltune.tools.task.load import described, find_task, read_task
 
@@ -87,7 +88,7 @@ def file_of(tmp_path: Path, task: str, kernel: str, name: str = "norm", arch: st
     path = tmp_path / f"{name}.py"
     path.write_text(task)
     out = tmp_path / f"{name}_op.py"
-    out.write_text(packaged(describe(read_task(path)), kernel, arch=arch, header="# a header\n\n"))
+    out.write_text(packaged([Verified(describe(read_task(path)), kernel)], arch=arch, header="# a header\n\n"))
     return imported(out)
 
 
@@ -274,6 +275,41 @@ def test_an_exported_model_has_the_operator(op: ModuleType) -> None:
     assert [str(n.target) for n in program.graph.nodes].count(f"kerneltune.{op.OP}.default") == 2
 
 
+def test_of_several_kernels_the_one_answers_that_was_timed_at_the_shape(tmp_path: Path) -> None:
+    tasks = []
+    for name, constants in (("prefill", "8, 20"), ("decode", "8, 1")):
+        path = tmp_path / f"{name}.py"
+        path.write_text(NORM.replace("COLS, ROWS, DTYPE = 8, 6", f"COLS, ROWS, DTYPE = {constants}"))
+        tasks.append(describe(read_task(path)))
+    kernels = [Verified(task, NORM_KERNEL + f"# {task.name}\n") for task in tasks]
+    (tmp_path / "two.py").write_text(packaged(kernels, arch="sm_90", header="# a header\n\n"))
+    op = imported(tmp_path / "two.py")
+    norm = Norm().eval()
+    op.patch(norm)
+    for rows in (20, 1, 1, 13):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(norm(x), Norm.forward(norm, x))
+    place, state = getattr(norm, op._ATTRIBUTE), [norm.gain]
+    chosen = [op._match(place, [torch.randn(rows, 8)], state) for rows in (20, 1, 13)]
+    assert [op.VERIFIED[entry].kernel for entry, _ in chosen] == [
+        0,
+        1,
+        1,
+    ]  # decode has 1 to 20 rows, prefill was timed at 20
+    assert op.calls(norm) == {"": {"kernel": 4}}
+    assert op._check() == 0
+    assert op.ModelNew(8, 1e-3).eval()(torch.randn(2, 8)).shape == (2, 8)
+    other = describe(read_task(_function_task(tmp_path)))
+    with pytest.raises(CannotPackage, match="they are not one op"):
+        packaged([kernels[0], Verified(other, "")], arch="sm_90", header="")
+
+
+def _function_task(tmp_path: Path) -> Path:
+    path = tmp_path / "tail_task.py"
+    path.write_text(FUNCTION)
+    return path
+
+
 FUNCTION = """
 import torch
 ROWS = 6
@@ -354,11 +390,11 @@ def test_a_kernel_in_ptx_brings_its_loader_which_fills_in_and_assembles_what_the
     assert task
     (sketch, *_) = ptx_experts("rms_norm")
     path = tmp_path / "rms_norm_op.py"
-    path.write_text(packaged(task, sketch.render(sketch.params), arch="sm_90", header="# a header\n\n"))
+    path.write_text(packaged([Verified(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n"))
     loader = path.read_text().partition("\nclass PtxKernel")[2].partition("\n_ATTRIBUTE = ")[0]
     assert sum(bool(line.strip()) for line in loader.splitlines()) <= 60
     op = imported(path)
-    assert op._new_kernel().PtxKernel is op.PtxKernel
+    assert op._new_kernel(0).PtxKernel is op.PtxKernel
     wanted = assemble(PTX.replace("ZERO", "0f00000000"), "sm_90", tmp_path)
     template = op.PtxKernel(PTX.replace("ZERO", "${ZERO}"), entry="relu", configs=[{"ZERO": "0f00000000"}])
     cubin, *facts = template._assembled(template.configs[0], "sm_90")
