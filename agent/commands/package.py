@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 from kerneltune.agent.commands import AsJson, RunsDir, TrustTask, require_record
-from kerneltune.agent.record.folder import packaged_attempts, write_whole
+from kerneltune.agent.record.folder import is_plain, packaged_attempts, write_whole
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view.output import LineWriter, say
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.codec import Json, one_line
-from kerneltune.tools.schema.errors import CannotPackage, StoreError, UsageError
+from kerneltune.tools.schema.errors import CannotPackage, StoreError, TaskError, UsageError
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
@@ -106,13 +106,19 @@ def _described(store: "Store", run: "RunStarted", given: str | None, *, trust_ta
     """The task of a run as data. Raises TaskError."""
     from kerneltune.agent.commands.session import stored_task
     from kerneltune.agent.commands.tasks import checked_task
-    from kerneltune.tools.task.load import described
+    from kerneltune.tools.task.load import described, read_task
 
     with ScratchFolder() as scratch:
         came = store.merged_from(run.run_id)
-        file, notes = stored_task(run, given, scratch, merged_from=came, trusted=trust_task)
-        for note in notes:
-            say(f"warning: {note}")
+        try:
+            file, _ = stored_task(run, given, scratch, merged_from=came, trusted=trust_task)
+        except TaskError:
+            if given is not None or came is not None or not is_plain(run.task):
+                raise
+            # its file is gone; the record has all of it but the cases that were held out, which no package holds
+            path = scratch / f"{run.task}.py"
+            path.write_bytes(run.task_source.encode())
+            file = read_task(path)
         return described(file) or checked_task(file).task
 
 

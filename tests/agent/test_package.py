@@ -79,6 +79,21 @@ def test_what_is_there_is_kept_and_what_is_not_right_is_not_packaged(place: Path
     assert "was not accepted" in optimize("package", wrong, cwd=place).stderr
 
 
+def test_runs_of_one_op_at_different_sizes_are_one_file_though_their_task_files_are_gone(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import torch\ndef doubled(x):\n    return x * 2\n")
+    runs = []
+    for shape in ("64,128", "3,128"):
+        words = ("--task", "mine.py:doubled", "--shape", shape, "--max-attempts", "1", "--model", "offline", "--plain")
+        assert optimize(*words, cwd=tmp_path).returncode == 0
+        (tmp_path / "doubled_task.py").unlink()
+        runs += [p.name for p in (tmp_path / "runs").iterdir() if p.is_dir() and p.name not in runs]
+    made = told(optimize("package", *runs, "-o", "doubled_kernel.py", "--json", cwd=tmp_path))
+    assert made["attempts"] == [f"{run}/1" for run in runs]
+    use = "import torch, doubled_kernel as op\nfor n in (64, 3): op.doubled(torch.ones(n, 128))\n"
+    used = python(tmp_path, "-c", use + "print(op._place_of_function().calls, len(op.KERNELS))", TRITON_INTERPRET="1")
+    assert used.stdout == "Counter({'kernel': 2}) 2\n", used.stderr
+
+
 def test_the_layout_of_the_hub_has_the_file_as_a_package_with_what_its_library_reads(place: Path) -> None:
     (run,) = (p.name for p in (place / "runs").iterdir() if p.is_dir())
     made = told(optimize("package", run, "--layout", "huggingface", "--json", cwd=place))
