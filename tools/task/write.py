@@ -6,17 +6,20 @@ Guesses are marked in the file, and the check that follows runs it: so one may b
 
 import ast
 import difflib
+import io
 import itertools
 import math
 import re
 import symtable
+import tokenize
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kerneltune.tools.schema.codec import Json, one_line
+from kerneltune.tools.schema.codec import Json, decode, one_line
 from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.task import TaskSpec, TensorSpec
 from kerneltune.tools.task.load import NOT_PYTHON, not_python
 
 if TYPE_CHECKING:
@@ -428,9 +431,9 @@ def _apart(found: Guess, theirs: Collection[str]) -> Guess:
     )
 
 
-def _free(name: str, theirs: Collection[str]) -> str:
+def _free(name: str, theirs: Collection[str], before: str = "TASK_") -> str:
     while name in theirs:
-        name = f"TASK_{name}"
+        name = f"{before}{name}"
     return name
 
 
@@ -942,10 +945,10 @@ def task_source(
     return re.sub(r"\n{4,}", "\n\n\n", text).rstrip("\n") + "\n"
 
 
-def _template() -> "Template":
+def _template(name: str = "task.py.j2") -> "Template":
     from jinja2 import Environment, StrictUndefined  # not before somebody wants a file
 
-    text = Path(__file__).with_name("task.py.j2").read_text(encoding="utf-8")
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     made = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)  # noqa: S701 - it is Python
     return made.from_string(text)
 
@@ -992,6 +995,82 @@ def _given(
         if (value := values.get(parameter.name)) is not None:
             named = named or parameter.keyword or (parameter.name not in same and not parameter.placed)
             yield f"{parameter.name}={value}" if named else value
+
+
+# ---
+# The task of the gradients of a task.
+
+FORWARD = "forward_model"  # where the gradients' Model has the other one
+_HAS_GRADIENT = _FLOATS[:4]
+RENAMED = {"Model": "Forward", "get_inputs": "forward_inputs"}
+
+
+def backward_source(task: TaskSpec, source: str) -> str:
+    """The task whose Model gives the gradients of another one's outputs, with respect to its inputs and parameters, for
+    gradients with respect to the outputs. `source`: of the other one, held-out cases and all. Raises TaskError where
+    nothing has a gradient, and for names that the file needs for itself."""
+    taken = {token.string for token in _tokens(source) if token.type == tokenize.NAME}
+    if clash := next((name for name in RENAMED.values() if name in taken), None):
+        raise TaskError(f"{task.name} uses the name {clash}, which its gradients need; rename it first")
+    tree = ast.parse(source)
+    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
+    lineage = _lineage(model, tree) if model else []
+    forward = next((found for one in lineage if (found := _find(one, "forward"))), None)
+    if forward is None or forward.args.vararg or forward.args.kwarg or forward.args.kwonlyargs:
+        raise TaskError(
+            f"the forward of {task.name} is not in its file with all its arguments, so its gradients cannot be"
+        )
+    names = [a.arg for a in (*forward.args.posonlyargs, *forward.args.args)][1 : 1 + len(task.main.inputs)]
+    primals = [name for name, tree_ in zip(names, task.main.inputs, strict=True) if _is_float(tree_)]
+    if any(not _is_float(tree) and [*_float_leaves(tree, "")] for tree in task.main.inputs):
+        raise TaskError(f"{task.name} takes tensors in a list or dict, and gradients need them as arguments")
+    outputs = list(_float_leaves(task.main.outputs, "_found"))
+    if not outputs or not (primals or task.main.state):
+        raise TaskError(f"{task.name} has no output or no input with a gradient")
+    word = _free("gradient", names, "output_")
+    cotangents = [word] if len(outputs) == 1 else [f"{word}_{number}" for number in range(len(outputs))]
+    text = _template("backward.py.j2").render(
+        names=names,
+        primals=primals,
+        outputs=outputs,
+        cotangents=cotangents,
+        held=FORWARD,
+        has_init="get_init_inputs" in taken,
+        source=with_names(source, RENAMED).strip(),
+        words=_harmless(task.name),
+    )
+    return text.rstrip("\n") + "\n"
+
+
+def _is_float(tree: Json) -> bool:
+    return isinstance(tree, dict) and "$tensor" in tree and decode(TensorSpec, tree["$tensor"]).dtype in _HAS_GRADIENT
+
+
+def _float_leaves(tree: Json, path: str) -> Iterator[str]:
+    """Expressions for the outputs that have a gradient."""
+    if _is_float(tree):
+        yield path
+    elif isinstance(tree, list) or (isinstance(tree, dict) and "$tuple" in tree):
+        parts = tree if isinstance(tree, list) else tree["$tuple"]
+        for place, part in enumerate(parts):
+            yield from _float_leaves(part, f"{path}[{place}]")
+    elif isinstance(tree, dict) and "$dict" in tree:
+        for key, part in tree["$dict"].items():
+            yield from _float_leaves(part, f"{path}[{key!r}]")
+
+
+def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
+    return tokenize.generate_tokens(io.StringIO(source).readline)
+
+
+def with_names(source: str, renamed: Mapping[str, str]) -> str:
+    """The source with other names for some things, and as it was written otherwise."""
+    lines = list(io.StringIO(source))  # as tokens count them
+    found = [t for t in _tokens(source) if t.type == tokenize.NAME and t.string in renamed]
+    for token in reversed(found):
+        (row, start), (_, end) = token.start, token.end
+        lines[row - 1] = lines[row - 1][:start] + renamed[token.string] + lines[row - 1][end:]
+    return "".join(lines)
 
 
 def file_name(name: str) -> str:

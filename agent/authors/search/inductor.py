@@ -6,6 +6,7 @@ tensors, so shapes cost no memory. With each code go the facts that `clean` need
 
 import ast
 import contextlib
+import functools
 import inspect
 import math
 import re
@@ -599,17 +600,16 @@ def _fake(like: torch.Tensor, index: int, shape_env: ShapeEnv | None, symbols: S
 
 
 def _inductor(call: TracedModel) -> str:
-    from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.graph import GraphLowering
 
     flat = call.flat()
     # kernels are named after the operators they came from; attention is written out, or it would be one library call
     with preserve_node_meta(), sdpa_kernel(SDPBackend.MATH), written_out():
         functional = torch.func.functionalize(call, remove="mutations")
-        graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
+        graph = _graph_of(functional, flat)
         if written := _written_into(graph):
             call.written = written
-            graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
+            graph = _graph_of(functional, flat)
     call.operators = operators_of(graph)
     call.under_way = f"forward has {len(graph.graph.nodes):,} operations"
 
@@ -625,6 +625,31 @@ def _inductor(call: TracedModel) -> str:
     finally:
         GraphLowering.save_output_code = before
     raise RuntimeError("Inductor wrote no code: the model computes nothing from its inputs")
+
+
+def _graph_of(function: Callable[..., Any], flat: Sequence[Any]) -> torch.fx.GraphModule:
+    """What a function computes, as a graph. Where there is no GPU, autograd refuses to compute gradients on one, even
+    without data: a forward that has some in it is traced on a CPU, and its graph once more for the GPU."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    trace = functools.partial(make_fx, decomposition_table=select_decomp_table())
+    try:
+        return trace(function)(*flat)
+    except RuntimeError as refused:
+        try:
+            graph = trace(function)(*map(_on_cpu, flat))
+        except RuntimeError as error:
+            raise refused from error
+    for node in graph.graph.nodes:
+        if "device" in node.kwargs:
+            node.kwargs = node.kwargs | {"device": torch.device(stand_ins().DEVICE)}
+    return trace(torch.fx.Interpreter(graph).run)(*flat)
+
+
+def _on_cpu(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
 
 
 def _written_into(graph: torch.fx.GraphModule) -> set[int]:

@@ -93,7 +93,21 @@ def counter(*, whole: bool = False) -> FlopCounterMode:
     """A context manager; `get_total_flops()` is what ran inside it. A causal mask leaves out what lies above the
     diagonal, unless the `whole` of the products is asked for."""
     counts = {operator: _attention(None if whole else at) for operator, at in _CAUSAL_AT.items()}
-    return FlopCounterMode(display=False, custom_mapping=counts)
+    found = FlopCounterMode(display=False, custom_mapping=counts)
+    found.mod_tracker = _NoModules()  # type: ignore[assignment]
+    return found
+
+
+class _NoModules:
+    """In the place of what tells modules apart, which asks autograd of a reference that computes gradients too much."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None:
+        """Watch nothing."""
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was watched."""
 
 
 def _attention(causal_at: int | None) -> Callable[..., int]:
