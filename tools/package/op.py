@@ -36,7 +36,9 @@ class Spec(NamedTuple):
 class Entry(NamedTuple):
     """Cases that were verified and differ in their batch dimensions alone. `constants`: what the smallest of them
     replaces in its reference; `lead`: the smallest and the largest size of each batch dimension; `alters`: whether
-    those constants reach more of the reference than its inputs; `kernel`: which one answers."""
+    those constants reach more of the reference than its inputs; `kernel`: which one answers; `backward`: the inputs are
+    those of a forward and the gradients of its outputs, and what comes out are the gradients of its floating inputs and
+    of its parameters."""
 
     cases: str
     constants: dict[str, Any]
@@ -47,6 +49,7 @@ class Entry(NamedTuple):
     lead: tuple[tuple[int, int], ...] = ()
     alters: bool = False
     kernel: int = 0
+    backward: bool = False
 
 
 class Kernel(NamedTuple):
@@ -78,6 +81,9 @@ TOLERANCE = 0.0  # of `python FILE`: an error, as a share of the value and the r
 VERIFIED: list[Entry] = []
 KERNELS: list[Kernel] = []
 # end of facts
+
+_HELD = "forward_model."  # before the names of a forward's state in the task of its gradients
+_HAS_GRADIENT = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # dtypes that such a task asks for
 
 _ATTRIBUTE = f"_packaged_{OP}"  # of a patched module
 _NO_BACKWARD = (
@@ -263,7 +269,10 @@ class _Place:
         *,
         eval_only: bool = False,
     ) -> None:
-        self.paths, self.entries, self.original, self.eval_only = paths, tuple(entries), original, eval_only
+        self.paths, self.original, self.eval_only = paths, original, eval_only
+        self.entries = tuple(number for number in entries if not VERIFIED[number].backward)
+        # with the names of what a kernel for gradients has them for: not of buffers
+        self.backwards = {number: _parameters_of(number) for number in entries if VERIFIED[number].backward}
         self.parameters, self.given = parameters, [name for name, value in parameters.items() if value is INPUT]
         # the tensors come first, and nothing else must be given
         self.is_plain = list(parameters)[: len(self.given)] == self.given and not any(
@@ -276,7 +285,8 @@ class _Place:
         _places.append(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Place":
-        return _Place(self.paths, self.entries, self.original, self.parameters, eval_only=self.eval_only)
+        entries = (*self.entries, *self.backwards)
+        return _Place(self.paths, entries, self.original, self.parameters, eval_only=self.eval_only)
 
     def remember(self, module: nn.Module, args: tuple[Tensor, ...], state: list[Tensor], known: "_Known") -> None:
         """Know the next call like this one."""
@@ -319,8 +329,10 @@ def _laid_out(tensor: Tensor, spec: Spec) -> Tensor:
 
 
 def _opaque(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) -> list[Tensor]:
-    """The kernel, for one entry of VERIFIED. Its outputs are nobody else's memory."""
-    _places[place].calls["kernel"] += 1
+    """The kernel, for one entry of VERIFIED. Its outputs are nobody else's memory. Autograd and compiled code may give
+    it tensors that begin anywhere."""
+    _places[place].calls["gradients" if VERIFIED[entry].backward else "kernel"] += 1
+    tensors = [t.clone() if t.data_ptr() % 16 else t for t in tensors]
     answers = _places[place].run(entry, tensors, state)
     taken = {t.untyped_storage().data_ptr() for t in (*tensors, *state)}
     for index, answer in enumerate(answers):
@@ -370,7 +382,8 @@ def _traceable() -> list[tuple[nn.Module, dict[str, str]]]:
             if type(kernel := getattr(module, name)).__name__ not in ("JITFunction", "Autotuner"):  # TRITON_INTERPRET=1
                 return []
             setattr(module, name, _InSight(kernel))
-    for entry in VERIFIED if all(its.launched for its in KERNELS) else ():
+    forwards = [entry for entry in VERIFIED if not entry.backward]
+    for entry in forwards if all(KERNELS[entry.kernel].launched for entry in forwards) else ():
         try:
             model = _made(modules[entry.kernel].ModelNew, entry.init, "meta")
         except (RuntimeError, NotImplementedError, TypeError, ValueError):  # its constructor reads values
@@ -387,13 +400,52 @@ def _refuse(context: Any, *gradients: Any) -> None:
     raise RuntimeError(_NO_BACKWARD)
 
 
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keep for the backward what the forward was given."""
+    tensors, state, ctx.entry, ctx.place = inputs
+    ctx.count = len(tensors)
+    ctx.save_for_backward(*tensors, *state)
+
+
+def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    """Of the tensors and of the state, by the kernel that was verified for it."""
+    saved, its = list(ctx.saved_tensors), VERIFIED[ctx.entry]
+    tensors, state = saved[: ctx.count], saved[ctx.count :]
+    place = _places[ctx.place]
+    number = _backward_of(place, ctx.entry, tensors, state)
+    assert number is not None  # the forward has asked
+    lead = next((t.shape for t, s in zip(tensors, _specs(its.inputs), strict=True) if None in s.shape), ())
+    pairs = [(g, s) for g, s in zip(gradients, _specs(its.outputs), strict=True) if s.dtype in _HAS_GRADIENT]
+    shapes = [[lead[i] if size is None else size for i, size in enumerate(s.shape)] for _, s in pairs]
+    given = [
+        tensors[0].new_zeros(shape, dtype=s.dtype) if g is None else g.contiguous()
+        for (g, s), shape in zip(pairs, shapes, strict=True)
+    ]
+    found = iter(_backward([*tensors, *given], state, number, ctx.place))
+    of_tensors = [next(found) if t.dtype in _HAS_GRADIENT else None for t in tensors]
+    by_name = {name: next(found) for name in place.backwards[number]}
+    return of_tensors, [by_name.get(key) for key in VERIFIED[number].state], None, None
+
+
+@functools.cache
+def _parameters_of(number: int) -> tuple[str, ...]:
+    """Names of the parameters in the state of the task of gradients, in the order of their gradients."""
+    return tuple(name for name, _ in _made(_reference(number).Model, VERIFIED[number].init, "cpu").named_parameters())
+
+
 _seen = _traceable()
 if _seen:
     _operator: Any = torch.library.triton_op(f"kerneltune::{OP}", _in_sight, mutates_args=())
 else:
     _operator = torch.library.custom_op(f"kerneltune::{OP}", _opaque, mutates_args=())
     _operator.register_fake(_shapes)
-_operator.register_autograd(_refuse)
+_has_backward = any(entry.backward for entry in VERIFIED)
+if _has_backward:
+    _operator.register_autograd(_gradients, setup_context=_keep)
+    _backward: Any = torch.library.custom_op(f"kerneltune::{OP}_backward", _opaque, mutates_args=())
+    _backward.register_fake(_shapes)
+else:
+    _operator.register_autograd(_refuse)
 
 # One call: the kernel's or the reference's ----------------------------------------------------------------------------
 
@@ -403,6 +455,7 @@ _REASONS = {
     "device": f"the kernel was verified for {ARCH}, and the tensors are elsewhere",
     "alignment": "a tensor begins at no multiple of 16 bytes",
     "subclass": "a tensor is of a class of its own",
+    "backward": "gradients of these shapes, or of what is a buffer of the reference, were not verified",
     "autocast": "autocast changes the dtypes of what the reference returns",
     "training": "the module does something else in training",
 }
@@ -414,8 +467,10 @@ def _warn(why: str) -> None:
     """Once for each reason; of a compiled call, when it is compiled."""
     if why not in _warned:
         _warned.add(why)
-        known = "; ".join(dict.fromkeys(", ".join(_shown(s, e.lead) for s in _specs(e.inputs)) for e in VERIFIED))
-        hint = f". Verified: {known}. Add yours to CASES of the task, and run it again" if why == "shapes" else ""
+        count, its = len(_specs(VERIFIED[0].inputs)), [e for e in VERIFIED if e.backward == (why == "backward")]
+        known = "; ".join(dict.fromkeys(", ".join(_shown(s, e.lead) for s in _specs(e.inputs)[:count]) for e in its))
+        has_shapes = why in ("shapes", "backward")
+        hint = f". Verified: {known}. Add yours to CASES of the task, and run it again" if has_shapes else ""
         warnings.warn(f"{NAME}: the reference runs, not the kernel: {_REASONS[why]}{hint}", stacklevel=2)
 
 
@@ -466,6 +521,21 @@ def _match(place: _Place, inputs: Sequence[Any], state: Sequence[Tensor]) -> tup
     return None
 
 
+def _backward_of(place: _Place, number: int, tensors: Sequence[Tensor], state: Sequence[Tensor]) -> int | None:
+    """The entry for the gradients of a call of that entry; None too if one would have gradients that no kernel has."""
+    inputs = _filled(VERIFIED[number].inputs, iter(tensors))
+    if any([t.requires_grad and t.dtype not in _HAS_GRADIENT for t in tensors]):
+        return None
+    for backward, parameters in place.backwards.items():
+        entry = VERIFIED[backward]
+        of_forward = entry.inputs[: len(inputs)]
+        if any([t.requires_grad and key not in parameters for key, t in zip(entry.state, state, strict=True)]):
+            continue
+        if _fits(of_forward, inputs, entry.lead, 0) and _fits(list(entry.state.values()), state, (), 0):
+            return backward
+    return None
+
+
 def _is_foreign(tensor: Tensor) -> bool:
     return type(tensor) is not Tensor and type(tensor) is not nn.Parameter
 
@@ -513,12 +583,15 @@ def _call(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: Mappi
     entry, tensors = VERIFIED[number], _tensors(inputs)
     if why := _why_not(place, module, args, kwargs, (*tensors, *state), number):
         return _by_reference(place, module, args, kwargs, why)
-    if torch.is_grad_enabled() and any([t.requires_grad for t in (*tensors, *state)]):
+    needs_gradients = torch.is_grad_enabled() and any([t.requires_grad for t in (*tensors, *state)])
+    if needs_gradients and not _has_backward:
         raise RuntimeError(_NO_BACKWARD)
     batched = [extra > 0 and None in spec.shape for spec in _specs(entry.inputs)]
     lead = tuple(tensors[batched.index(True)].shape[: extra + 1]) if extra else ()
     folded = [t.flatten(0, extra) if its else t for t, its in zip(tensors, batched, strict=True)]
-    if compiling or _is_watched() or any([_is_foreign(t) for t in (*tensors, *state)]):
+    if needs_gradients and _backward_of(place, number, folded, state) is None:
+        return _by_reference(place, module, args, kwargs, "backward")
+    if needs_gradients or compiling or _is_watched() or any([_is_foreign(t) for t in (*tensors, *state)]):
         answers = _operator(folded, state, number, place.number)
     else:
         place.calls["kernel"] += 1
@@ -668,7 +741,7 @@ _no_module = nn.Module()
 @functools.cache
 def _place_of_function() -> _Place:
     its = _place_of(_reference(-1).Model(*VERIFIED[0].init), CALLED, is_own=True)
-    return _Place({}, its.entries, getattr(_reference(-1), CALLED), CALLED_WITH)
+    return _Place({}, (*its.entries, *its.backwards), getattr(_reference(-1), CALLED), CALLED_WITH)
 
 
 # Whether a module is what was verified --------------------------------------------------------------------------------
@@ -680,24 +753,28 @@ def _place_of(module: nn.Module, name: str, *, is_own: bool = False) -> _Place:
         raise ValueError(f"{name} is patched already")
     own, entries, others = dict(module.state_dict(keep_vars=True)), [], 0
     for number, entry in enumerate(VERIFIED):
-        paths = _paired(own, entry.state)
+        paths = _paired(own, _state_of(entry))
         if len(paths) == len(entry.state) == len(own):
-            if (is_own and not entry.alters and not entry.kernel) or _computes_the_same(module, paths, number):
+            if (is_own and not entry.alters and (not entry.kernel or entry.backward)) or _computes_the_same(
+                module, paths, number
+            ):
                 entries.append(number)
             else:
                 others += 1
-    if not entries:
+    forwards = [number for number in entries if not VERIFIED[number].backward]
+    if not forwards:
         has = ", ".join(f"{key} {list(tensor.shape)}" for key, tensor in own.items()) or "none"
         why = "does not compute what was verified" if others else f"has other parameters than were verified: {has}"
         raise ValueError(f"{name} {why}; {NAME} cannot stand in for it")
-    least = min(entries, key=_elements)
+    least = min(forwards, key=_elements)
     paths, drawn = _paired(own, VERIFIED[least].state), _drawn(least, _device_of(module))
     once, again = (
         _answer(module, _given(module, paths, least), drawn, training=training) for training in (False, True)
     )
     place = _Place(paths, entries, vars(module).get("forward"), eval_only=_off(once, again, 0.0) > 1)
     if own and not is_own:
-        _require_right(place, module, least, drawn, name)
+        for number in (least, *sorted(place.backwards, key=_elements)[:1]):
+            _require_right(place, module, number, name)
     return place
 
 
@@ -705,9 +782,12 @@ def _computes_the_same(module: nn.Module, paths: Mapping[str, str], number: int)
     """Whether a module gives what the reference of an entry gives with the module's parameters: for the task's own
     inputs and for small ones, which tell constants that are added to them."""
     entry, drawn = VERIFIED[number], _drawn(number, _device_of(module))
-    reference = _made(_reference(number).Model, entry.init, _device_of(module))
+    made_by, count = _reference(number).Model, len(entry.inputs)
+    if entry.backward:
+        made_by, count = _reference(number).Forward, sum(its is INPUT for its in PARAMETERS.values())
+    reference = _made(made_by, entry.init, _device_of(module))
     for scale in (1.0, 2.0**-10):
-        scaled = _filled(entry.inputs, iter([_scaled(t, scale) for t in _tensors(drawn)]))
+        scaled = _filled(entry.inputs, iter([_scaled(t, scale) for t in _tensors(drawn)]))[:count]
         given = _given(module, paths, number)
         try:
             found = _answer(module, given, scaled)
@@ -718,14 +798,21 @@ def _computes_the_same(module: nn.Module, paths: Mapping[str, str], number: int)
     return True
 
 
-def _require_right(place: _Place, module: nn.Module, number: int, drawn: list[Any], name: str) -> None:
-    """Raise ValueError where the kernel can be run now and does not give what the module does: a constructor that packs
-    parameters has packed others."""
+def _require_right(place: _Place, module: nn.Module, number: int, name: str) -> None:
+    """Raise ValueError where the kernel can be run now and does not give what the module does, or its gradients: a
+    constructor that packs parameters has packed others."""
+    entry, drawn = VERIFIED[number], _drawn(number, _device_of(module))
     state, tensors = [_held(module, path) for path in place.paths.values()], _tensors(drawn)
-    if _runs_on(tensors[0].device) and _fits(list(VERIFIED[number].state.values()), state, (), 0):
+    if _runs_on(tensors[0].device) and _fits(list(entry.state.values()), state, (), 0):
         with torch.no_grad():
             found = place.run(number, tensors, state)
-        off = _off(found, _answer(module, _given(module, place.paths, number), drawn), TOLERANCE)
+        if entry.backward:
+            reference = _made(_reference(number).Model, entry.init, tensors[0].device)
+            with torch.no_grad():
+                wanted = torch.func.functional_call(reference, dict(zip(entry.state, state, strict=True)), tuple(drawn))
+        else:
+            wanted = _answer(module, _given(module, place.paths, number), drawn)
+        off = _off(found, _tensors(wanted), TOLERANCE)
         if off > 1:
             raise ValueError(f"with the parameters of {name} the kernel is {off:.1f} times as far off as it may be")
 
@@ -759,9 +846,14 @@ def _device_of(module: nn.Module) -> torch.device:
     return tensor.device if tensor is not None else torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def _state_of(entry: Entry) -> dict[str, Spec]:
+    """The forward's state, by its own names."""
+    return {key.removeprefix(_HELD): spec for key, spec in entry.state.items()} if entry.backward else entry.state
+
+
 def _given(module: nn.Module, paths: Mapping[str, str], number: int) -> dict[str, Tensor]:
     """Copies of a module's parameters in the dtypes of an entry, by the module's names for them."""
-    state = VERIFIED[number].state
+    state = _state_of(VERIFIED[number])
     return {path: _held(module, path).detach().clone().to(state[key].dtype) for key, path in paths.items()}
 
 
@@ -823,7 +915,8 @@ def _check() -> int:
             found = place.run(number, _tensors(drawn), state)
             off = _off(found, _tensors(model(*drawn)), TOLERANCE)
         times = _times(place, number, model, drawn, state)
-        print(f"{'✔' if off <= 1 else '✗'} {shown}: the largest error is {off:.2g} of what is allowed{times}")
+        what = "gradients, " if entry.backward else ""
+        print(f"{'✔' if off <= 1 else '✗'} {what}{shown}: the largest error is {off:.2g} of what is allowed{times}")
         wrong += off > 1
     return int(wrong > 0)
 

@@ -19,7 +19,7 @@ from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import CannotPackage, TaskError
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.task.load import FLAGS, MAIN, assignments
-from kerneltune.tools.task.write import parts_of
+from kerneltune.tools.task.write import RENAMED, parts_of, with_names
 
 _TOLERANCES = {
     "float64": 1e-9,
@@ -50,15 +50,20 @@ class Verified:
     source: str
 
 
-def packaged(kernels: Sequence[Verified], *, arch: str, header: str, module: str = "") -> str:
+def packaged(
+    kernels: Sequence[Verified], *, arch: str, header: str, module: str = "", backward: Sequence[Verified] = ()
+) -> str:
     """The file for a kernel; or for several of one op, each of which answers what its own task has, its timed case
-    before the others. `header`: comments; `module`: by what name it will be imported, where that is not the task's.
-    Raises CannotPackage."""
+    before the others. `header`: comments; `module`: by what name it will be imported, where that is not the task's;
+    `backward`: kernels of the task of its gradients. Raises CannotPackage."""
     its, first = [replace(k, source=k.source.removeprefix("\ufeff")) for k in kernels], kernels[0].task
     name, forward, called = op_name(first.name), _forward_parameters(first.source), _called(first)
     for other in its[1:]:
         if (_forward_parameters(other.task.source), _called(other.task)) != (forward, called):
             raise CannotPackage(f"{other.task.name} is not called as {first.name} is; they are not one op")
+    for gradients in backward:
+        _require_gradients(gradients.task, first)
+    count, its = len(its), [*its, *(replace(k, source=k.source.removeprefix("\ufeff")) for k in backward)]
     texts = "".join(one.source + one.task.source for one in its)
     facts = {
         "NAME": repr(name),
@@ -67,7 +72,7 @@ def packaged(kernels: Sequence[Verified], *, arch: str, header: str, module: str
         "PARAMETERS": _dict({n: _value(v) for n, v in forward.items()}),
         "CALLED, CALLED_WITH": f"{called[0]!r}, {_dict({n: _value(v) for n, v in called[1].items()})}",
         "TOLERANCE": repr(max(_TOLERANCES.get(one.task.precision, _OF_8_BITS) for one in its)),
-        "VERIFIED": "[\n" + "".join(f"    {entry},\n" for entry in _all_entries(its)) + "]",
+        "VERIFIED": "[\n" + "".join(f"    {entry},\n" for entry in _all_entries(its, count)) + "]",
         "KERNELS": "[\n" + "".join(map(_kernel, its)) + "]",
     }
     said = "".join(f"{fact} = {value}\n" for fact, value in facts.items())
@@ -88,10 +93,26 @@ def _kernel(its: Verified) -> str:
     return f"    Kernel({facts},\n    {texts}),\n"
 
 
-def _all_entries(kernels: Sequence[Verified]) -> list[str]:
-    """Those of all kernels, timed cases first: of two kernels for a shape that answers which was timed at it."""
-    found = [list(_entries(its.task, number)) for number, its in enumerate(kernels)]
-    return [entries[0] for entries in found] + [entry for entries in found for entry in entries[1:]]
+def _all_entries(kernels: Sequence[Verified], forwards: int) -> list[str]:
+    """Those of all kernels, timed cases first: of two kernels for a shape that answers which was timed at it. Those of
+    gradients come last."""
+    found = [list(_entries(its.task, number, backward=number >= forwards)) for number, its in enumerate(kernels)]
+    timed, others = ([entry for its in found[:forwards] for entry in its[part]] for part in (slice(1), slice(1, None)))
+    return [*timed, *others, *(entry for its in found[forwards:] for entry in its)]
+
+
+def _require_gradients(task: TaskSpec, forward: TaskSpec) -> None:
+    """Raise CannotPackage where a task is not that of the other one's gradients."""
+    wanted = ast.parse(with_names(forward.source, RENAMED)).body
+    found = ast.parse(task.source).body[: len(wanted)]
+
+    def code(body: Sequence[ast.stmt]) -> list[str]:
+        names = ("CASES", "WEIGHT")  # cases may be left out
+        assigned = [node for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names]
+        return [ast.dump(node) for node in body if node not in assigned and not isinstance(node, ast.Expr)]
+
+    if code(found) != code(wanted):
+        raise CannotPackage(f"{task.name} is not the task of the gradients of {forward.name}; make it with --backward")
 
 
 def _text(name: str) -> str:
@@ -193,7 +214,7 @@ def _spec(spec: TensorSpec, batched: int) -> str:
 # What was verified ----------------------------------------------------------------------------------------------------
 
 
-def _entries(task: TaskSpec, kernel: int) -> Iterator[str]:
+def _entries(task: TaskSpec, kernel: int, *, backward: bool) -> Iterator[str]:
     """The cases that an author may know, those together that differ in batch dimensions alone; the timed one first."""
     constants = _constants(task.source)
     reached = _names_reached(task.source)
@@ -212,6 +233,8 @@ def _entries(task: TaskSpec, kernel: int) -> Iterator[str]:
             words.append("alters=True")
         if kernel:
             words.append(f"kernel={kernel}")
+        if backward:
+            words.append("backward=True")
         yield "Entry(" + ", ".join(words) + ")"
 
 

@@ -9,6 +9,7 @@ import itertools
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from kerneltune.agent.authors.search.experts import ptx_experts
 from kerneltune.tools.judge.correctness.problem import describe
@@ -23,7 +25,9 @@ from kerneltune.tools.languages.ptx.assemble import assemble
 from kerneltune.tools.package.write import Verified, packaged
 from kerneltune.tools.schema.errors import CannotPackage
 from kerneltune.tools.schema.sass import sections
+from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.task.load import described, find_task, read_task
+from kerneltune.tools.task.write import backward_source
 
 NORM = """
 import torch, torch.nn as nn
@@ -310,6 +314,130 @@ def _function_task(tmp_path: Path) -> Path:
     return path
 
 
+NORM_GRADIENTS = """
+import torch
+from torch import nn
+class ModelNew(nn.Module):
+    def __init__(self, cols, eps):
+        super().__init__()
+        self.forward_model = nn.Module()
+        self.forward_model.weight = nn.Parameter(torch.empty(cols))
+    def forward(self, x, gradient):
+        wide, g = x.float(), gradient.float()
+        r = torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-3)
+        w = self.forward_model.weight.float()
+        d = g * w
+        dx = r * d - wide * r**3 * (d * wide).mean(-1, keepdim=True)
+        return dx.to(x.dtype), (g * wide * r).sum(0).to(x.dtype)
+"""
+
+
+NORM_GRADIENTS_PACKED = NORM_GRADIENTS.replace(
+    "empty(cols))", "empty(cols))\n        self.packed = torch.ones(cols)"
+).replace("self.forward_model.weight.float()", "self.packed")
+
+
+def with_gradients(tmp_path: Path, task: str, gradients: str) -> ModuleType:
+    """The file of a task's kernel and of one for its gradients."""
+    forward, backward = gradient_tasks(tmp_path, task)
+    out = tmp_path / "norm_op.py"
+    kernels = [Verified(forward, NORM_KERNEL)]
+    out.write_text(packaged(kernels, arch="sm_90", header="# a header\n\n", backward=[Verified(backward, gradients)]))
+    return imported(out)
+
+
+def gradient_tasks(tmp_path: Path, source: str) -> tuple[TaskSpec, TaskSpec]:
+    """A task, and the one of its gradients."""
+    path = tmp_path / "norm.py"
+    path.write_text(source)
+    task = describe(read_task(path))
+    (tmp_path / "norm_backward.py").write_text(backward_source(task, source))
+    return task, describe(read_task(tmp_path / "norm_backward.py"))
+
+
+def trained(model: nn.Module, *, compiled: bool = False) -> list[torch.Tensor | None]:
+    """The parameters and the gradient of the input after two steps."""
+    torch.manual_seed(3)
+    steps = torch.optim.SGD(model.parameters(), lr=0.02)
+    called: Any = torch.compile(model, fullgraph=True, backend="aot_eager") if compiled else model
+    with torch.enable_grad():
+        for _ in range(2):
+            x = torch.randn(6, 8, requires_grad=True)
+            steps.zero_grad()
+            checkpoint(called, x, use_reentrant=False).square().sum().backward()
+            steps.step()
+    return [*(p.detach() for p in model.parameters()), x.grad]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_with_verified_gradients_a_model_trains_as_it_did(tmp_path: Path, compiled: bool) -> None:
+    torch.compiler.reset()
+    op = with_gradients(tmp_path, NORM, NORM_GRADIENTS)
+    assert op._check() == 0
+    norm = Norm()
+    untrained = copy.deepcopy(norm.gain)
+    wanted = trained(copy.deepcopy(norm))
+    op.patch(norm)
+    for found, its in zip(trained(norm, compiled=compiled), wanted, strict=True):
+        torch.testing.assert_close(found, its)
+    assert (norm.gain - untrained).abs().min() > 0.01
+    assert op.calls(norm)[""] == {"kernel": 4, "gradients": 2}  # a checkpoint runs each forward twice
+    shapes = r"not verified. Verified: float32\[6, 8\]; .*\[6, 16\]; bf"
+    with torch.enable_grad(), pytest.warns(UserWarning, match=shapes):
+        norm(torch.randn(13, 8)).sum().backward()  # the kernel has them, its gradients do not
+
+
+def test_an_operator_with_gradients_is_as_torch_wants_it(tmp_path: Path) -> None:
+    op, norm, x = with_gradients(tmp_path, NORM, NORM_GRADIENTS), Norm(), torch.randn(6, 8, requires_grad=True)
+    op.patch(norm)
+    place = vars(norm)[op._ATTRIBUTE]
+    number, _ = op._match(place, [x], [norm.gain])
+    gradients = op._backward_of(place, number, [x], [norm.gain])
+    with torch.enable_grad():
+        torch.library.opcheck(op._operator, ([x], [norm.gain], number, place.number))
+    torch.library.opcheck(op._backward, ([x.detach()] * 2, [norm.gain.detach()], gradients, place.number))
+
+
+def test_gradients_that_no_kernel_has_are_those_of_pytorch_or_an_error(tmp_path: Path) -> None:
+    buffer = NORM.replace(
+        "self.eps, self.weight = eps, nn.Parameter(", "self.eps = eps; self.register_buffer('weight', "
+    )
+    of_input = NORM_GRADIENTS.replace(", (g * wide * r).sum(0).to(x.dtype)", "")
+    op, norm, x = with_gradients(tmp_path, buffer, of_input), Norm(), torch.randn(6, 8, requires_grad=True)
+    op.patch(norm)
+    with torch.enable_grad():
+        with pytest.warns(UserWarning, match="what is a buffer of the reference, were not verified"):
+            norm(x).sum().backward()  # what is a buffer of the reference is a parameter here
+        assert norm.gain.grad is not None
+        norm.gain.requires_grad = False
+        (once,) = torch.autograd.grad(norm(x).square().sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="no autograd formula"):
+            torch.autograd.backward(once.sum())
+    assert op.calls(norm)[""] == {"reference": 1, "kernel": 1, "gradients": 1}
+
+
+def test_a_kernel_of_gradients_is_given_tensors_that_begin_at_16_bytes(tmp_path: Path) -> None:
+    asks = NORM_GRADIENTS.replace("        wide, g", "        assert gradient.data_ptr() % 16 == 0\n        wide, g")
+    op, norm, x = with_gradients(tmp_path, NORM, asks), Norm(), torch.randn(6, 8, requires_grad=True)
+    op.patch(norm)
+    with torch.enable_grad():
+        torch.autograd.backward(torch.cat([torch.zeros(1), norm(x).flatten()]).square().sum())
+    assert op.calls(norm)[""]["gradients"] == 1
+
+
+def test_gradients_of_another_op_or_of_packed_parameters_are_refused(tmp_path: Path) -> None:
+    op = with_gradients(tmp_path, NORM, NORM_GRADIENTS_PACKED)
+    with pytest.raises(ValueError, match="times as far off as it may be"):
+        op.patch(Norm())
+    task, gradients = gradient_tasks(tmp_path, NORM)
+    other = replace(gradients, source=gradients.source.replace("1e-3", "1e-2"))
+    for its_task in (task, other):
+        with pytest.raises(CannotPackage, match="not the task of the gradients"):
+            packaged(
+                [Verified(task, NORM_KERNEL)], arch="sm_90", header="", backward=[Verified(its_task, NORM_GRADIENTS)]
+            )
+
+
 FUNCTION = """
 import torch
 ROWS = 6
@@ -391,7 +519,7 @@ def test_a_kernel_in_ptx_brings_its_loader_which_fills_in_and_assembles_what_the
     (sketch, *_) = ptx_experts("rms_norm")
     path = tmp_path / "rms_norm_op.py"
     path.write_text(packaged([Verified(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n"))
-    loader = path.read_text().partition("\nclass PtxKernel")[2].partition("\n_ATTRIBUTE = ")[0]
+    loader = path.read_text().partition("\nclass PtxKernel")[2].partition("\n_HELD = ")[0]
     assert sum(bool(line.strip()) for line in loader.splitlines()) <= 60
     op = imported(path)
     assert op._new_kernel(0).PtxKernel is op.PtxKernel
