@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from kerneltune.agent.attempt import Attempt, StopReason
     from kerneltune.agent.commands.lifecycle import RunOutcome
+    from kerneltune.agent.record.folder import Accepted
     from kerneltune.agent.view.state import ViewState
     from kerneltune.tools.evaluator import Candidate
     from kerneltune.tools.schema.verdict import Comparison
@@ -161,17 +162,22 @@ class Result:
         """The best kernel's Python, word for word as it was judged."""
         return self.best.source if self.best else None
 
-    def package(self, path: str | Path) -> Path:
+    def package(self, path: str | Path, *, backward: "Result | None" = None) -> Path:
         """Write the best kernel as a file that can be put into a model, as `optimize package` does; returns its path.
-        Raises UsageError where there is no kernel, CannotPackage, OSError."""
-        from kerneltune.agent.record.folder import packaged_attempt
+        `backward`: of a run with backward=True, for training. Raises UsageError where there is no kernel,
+        CannotPackage, OSError."""
+        from kerneltune.agent.record.folder import packaged_attempts
 
-        if self.best is None:
-            raise UsageError(f"run {self.run_id} has no accepted kernel to package")
         path = Path(path)
         name = path.stem if path.stem.isidentifier() else ""
-        path.write_text(packaged_attempt(self.best, self.outcome.started, self.outcome.described, name))
+        gradients = [backward._accepted()] if backward is not None else []
+        path.write_text(packaged_attempts([self._accepted()], name, gradients))
         return path
+
+    def _accepted(self) -> "Accepted":
+        if self.best is None:
+            raise UsageError(f"run {self.run_id} has no accepted kernel to package")
+        return self.best, self.outcome.started, self.outcome.described
 
     def patch(self, model: Any, pattern: str = "") -> "dict[str, Counter[str]]":
         """Put the best kernel into the modules of a model whose names fit, such as "layers.*.mlp"; "" is the model.
@@ -204,6 +210,7 @@ def optimize(
     inputs: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
     made_with: Mapping[str, Any] | None = None,
+    backward: bool = False,
     model: str | None = None,
     base_url: str | None = None,
     retry_time_s: int | None = None,
@@ -232,7 +239,8 @@ def optimize(
     """Optimise a task as `optimize --task` does, and store every attempt in `runs_dir`.
 
     `task` is a task's name or path, a Task, what `capture` saw, or a function or nn.Module, which is called with
-    `inputs` (`Task.from_callable`, with `made_with`). Kernels are traced, compiled and judged in other processes.
+    `inputs` (`Task.from_callable`, with `made_with`). `backward`: optimise its gradients, which are a task of their
+    own; `Result.package` joins both. Kernels are traced, compiled and judged in other processes.
 
     An argument means what the flag of its name does (`start`: --from), and where it is None the environment, then
     the default decide. `on_event` is called with each event of the run, from several threads.
@@ -248,6 +256,11 @@ def optimize(
         if inputs is None:
             raise UsageError("give the inputs that it is called with: kerneltune.optimize(tail, [x, bias])")
         task = Task.from_callable(task, inputs, made_with=made_with, runs_dir=runs_dir)
+    if backward:
+        from kerneltune.agent.commands.init import gradients_of
+
+        name, text = gradients_of(_task_name(task))
+        task = _written(text, name, None, runs_dir)
     from kerneltune.agent.commands.lifecycle import run_task
 
     shown = _Shown(on_event)

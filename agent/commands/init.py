@@ -105,14 +105,36 @@ def written_task(source: str, shape: Sequence[str], dtype: str | None) -> Path:
 
     parts, origin, own = _parts(source)
     path = Path(file_name(parts.name))
-    text = task_source(parts, origin, told_calls(parts, shape, dtype))
+    if own is not None and path.exists() and path.samefile(own):
+        raise UsageError(f"{path} is the file to read; rename it, since the task gets that name")
+    return _kept(path, task_source(parts, origin, told_calls(parts, shape, dtype)), source)
+
+
+def written_gradients(task: str) -> Path:
+    """The file of the task of a task's gradients, written into this folder unless it is there already, as it would be
+    written now. Raises UsageError where another file of its name is there, TaskError."""
+    name, text = gradients_of(task)
+    return _kept(Path(f"{name}_task.py"), text, task)
+
+
+def gradients_of(task: str) -> tuple[str, str]:
+    """The task of a task's gradients: what it is called, and its file. Raises TaskError."""
+    from kerneltune.tools.task.load import described, find_task
+    from kerneltune.tools.task.write import backward_source
+
+    file = find_task(task)
+    text = backward_source(described(file) or checked_task(file).task, file.source)
+    return f"{file.name.removesuffix('_task')}_backward", text
+
+
+def _kept(path: Path, text: str, source: str) -> Path:
+    """Write a file unless it is there. Raises UsageError where another one is."""
     if path.is_file() and path.read_bytes() == text.encode():
         return path
     if path.exists():
         raise UsageError(
             f"{path} is there already and is not what {source} gives now; to use it: --task {path}, or remove it"
         )
-    _require_free(path, own, overwrite=False)
     try:
         path.write_text(text)
     except OSError as error:

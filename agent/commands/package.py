@@ -23,6 +23,7 @@ from kerneltune.tools.schema.errors import CannotPackage, StoreError, TaskError,
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
     from kerneltune.agent.events import RunStarted
+    from kerneltune.agent.record.folder import Accepted
     from kerneltune.agent.record.store import Store
     from kerneltune.tools.schema.task import TaskSpec
 
@@ -36,6 +37,7 @@ Examples:
     optimize package 20260101-120000-softmax-ab12 -o fused_tail.py
     optimize package 20260101-12/7                  one attempt, to NAME_op.py
     optimize package PREFILL DECODE -o tail.py      two runs, at different sizes
+    optimize package FORWARD --backward BACKWARD -o tail.py
     optimize package 20260101-12 --layout huggingface -o fused-tail
 
 Then, in your program:
@@ -64,6 +66,9 @@ def package(
         Layout, Parameter(help="One file, or a folder as the Hugging Face kernels library reads it.")
     ] = "file",
     overwrite: Annotated[bool, Parameter(help="Replace what is there.", negative="")] = False,
+    backward: Annotated[
+        str | None, Parameter(metavar="ATTEMPT", help="The kernel of its gradients, of a run with --backward.")
+    ] = None,
     task: Annotated[str | None, Parameter(help="The run's task file, if it lies elsewhere now.")] = None,
     trust_task: TrustTask = False,
     runs_dir: RunsDir = None,
@@ -81,25 +86,28 @@ def package(
     if not attempts:
         raise UsageError("a package of which run? `optimize runs` lists them")
     require_record(settings.runs_dir)
-    accepted = []
     with Store.open(settings.runs_dir, to_look=True) as store:
-        for text in attempts:
-            run, found = store.find_attempt(text)
-            if not found.accepted:
-                raise UsageError(f"attempt {found.attempt_id} was not accepted; a package is made of a verified kernel")
-            accepted.append((found, run, _described(store, run, task, trust_task=trust_task)))
+        accepted = [_accepted(store, text, task, trust_task=trust_task) for text in attempts]
+        gradients = [_accepted(store, text, None, trust_task=trust_task) for text in filter(None, [backward])]
     spec = accepted[0][2]
     path = output or Path(file_name(spec) if layout == "file" else hub_name(spec.name))
     if layout == "file":
         module = path.stem if path.stem.isidentifier() and path.suffix == ".py" else ""
-        files = {path: packaged_attempts(accepted, module)}
+        files = {path: packaged_attempts(accepted, module, gradients)}
     else:
-        files = _hub_files(
-            path, packaged_attempts(accepted, hub_name(spec.name).replace("-", "_")), spec, accepted[0][1]
-        )
+        text = packaged_attempts(accepted, hub_name(spec.name).replace("-", "_"), gradients)
+        files = _hub_files(path, text, spec, accepted[0][1])
     _write(files, path, overwrite=overwrite)
-    _tell(path, [found for found, _, _ in accepted], json=json)
+    _tell(path, [found for found, _, _ in accepted], [found for found, _, _ in gradients], json=json)
     return 0
+
+
+def _accepted(store: "Store", text: str, task: str | None, *, trust_task: bool) -> "Accepted":
+    """A stored attempt that was accepted, its run and its task. Raises UsageError for another one."""
+    run, found = store.find_attempt(text)
+    if not found.accepted:
+        raise UsageError(f"attempt {found.attempt_id} was not accepted; a package is made of a verified kernel")
+    return found, run, _described(store, run, task, trust_task=trust_task)
 
 
 def _described(store: "Store", run: "RunStarted", given: str | None, *, trust_task: bool) -> "TaskSpec":
@@ -138,21 +146,23 @@ def _write(files: dict[Path, str], output: Path, *, overwrite: bool) -> None:
             raise StoreError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _tell(path: Path, attempts: "Sequence[Attempt]", *, json: bool) -> None:
+def _tell(path: Path, attempts: "Sequence[Attempt]", gradients: "Sequence[Attempt]", *, json: bool) -> None:
     if json:
         facts: dict[str, Json] = {
             "path": str(path),
             "attempt": attempts[0].attempt_id,
             "attempts": [attempt.attempt_id for attempt in attempts],
+            "backward": gradients[0].attempt_id if gradients else None,
             "verdict": attempts[0].judged.status.value,
         }
         print(jsonlib.dumps({"type": "package", "schema_version": SCHEMA_VERSION, **facts}))
         return
     LineWriter(sys.stdout).write(str(path))
-    for attempt in attempts:
+    for attempt in (*attempts, *gradients):
         timed = "" if attempt.judged.timing is not None else ", not timed: there was no GPU"
         say(f"attempt {attempt.attempt_id}: {attempt.judged.status.value}{timed}")
-    say("it has no backward: under grad it raises an error where the kernel would run")
+    if not gradients:
+        say("it has no backward: under grad it raises an error where the kernel would run")
 
 
 def hub_name(task: str) -> str:

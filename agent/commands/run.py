@@ -51,6 +51,9 @@ def run(
     trust_task: Annotated[TrustTask, Parameter(group=_WHAT)] = False,
     shape: Annotated[Shape, Parameter(group=_WHAT)] = (),
     dtype: Annotated[Dtype, Parameter(group=_WHAT)] = None,
+    backward: Annotated[
+        bool, Parameter(group=_WHAT, help="Optimise the gradients of the task, as a task of its own.", negative="")
+    ] = False,
     model: Annotated[
         str | None,
         Parameter(
@@ -140,8 +143,8 @@ def run(
 ) -> int:
     """Optimise a task: write kernels, trace, compile, check, time and rank them, and store every attempt."""
     given = locals()
-    flags = ("json", "plain", "trust_task", "shape")
-    if not (json or plain or trust_task or shape) and all(
+    flags = ("json", "plain", "trust_task", "shape", "backward")
+    if not (json or plain or trust_task or shape or backward) and all(
         value is None for name, value in given.items() if name not in flags
     ):
         from kerneltune.agent.commands.first_page import print_first_page
@@ -152,6 +155,8 @@ def run(
         raise UsageError("--trust-task is for --resume RUN" if task else "give --task NAME, or --resume RUN")
     settings = chosen_settings(given)
     task = _written(task, shape, dtype)
+    if backward:
+        task = _of_gradients(task)
     return _run_shown(task, resume, settings, environment(), json=json, plain=plain, trust_task=trust_task)
 
 
@@ -165,6 +170,17 @@ def _written(task: str | None, shape: tuple[str, ...], dtype: str | None) -> str
         return task
     path = written_task(task, shape, dtype)
     say(f"{path}: the task that was written from {task}; lines with LOOK are guesses")
+    return str(path)
+
+
+def _of_gradients(task: str | None) -> str:
+    """The file with the task of a task's gradients, written into this folder. Raises UsageError."""
+    from kerneltune.agent.commands.init import written_gradients
+
+    if task is None:
+        raise UsageError("--backward is for --task; a run goes on with what it began with")
+    path = written_gradients(task)
+    say(f"{path}: the task of the gradients of {task}; then: optimize package RUN-OF-THAT --backward RUN-OF-THIS")
     return str(path)
 
 

@@ -253,15 +253,20 @@ def packaged_attempt(attempt: Attempt, run: RunStarted, task: TaskSpec, module: 
     return packaged_attempts([(attempt, run, task)], module)
 
 
-def packaged_attempts(accepted: "Sequence[tuple[Attempt, RunStarted, TaskSpec]]", module: str = "") -> str:
-    """Several of them, of one op, as one file: each answers what its own task has. Raises CannotPackage."""
+Accepted = tuple[Attempt, RunStarted, TaskSpec]
+
+
+def packaged_attempts(accepted: Sequence[Accepted], module: str = "", backward: Sequence[Accepted] = ()) -> str:
+    """Several of them, of one op, as one file: each answers what its own task has. `backward`: those of its gradients.
+    Raises CannotPackage."""
     from kerneltune.tools.package.write import Verified, packaged
 
-    if len(archs := {run.arch for _, run, _ in accepted}) > 1:
+    every = [*accepted, *backward]
+    if len(archs := {run.arch for _, run, _ in every}) > 1:
         raise CannotPackage(f"the kernels are for different GPUs ({', '.join(sorted(archs))}); package them apart")
-    headers = "".join(header(attempt, run, task, use="") for attempt, run, task in accepted)
-    kernels = [Verified(task, attempt.source) for attempt, _, task in accepted]
-    return packaged(kernels, arch=accepted[0][1].arch, header=headers, module=module)
+    headers = "".join(header(attempt, run, task, use="") for attempt, run, task in every)
+    kernels, gradients = ([Verified(task, a.source) for a, _, task in part] for part in (accepted, backward))
+    return packaged(kernels, arch=accepted[0][1].arch, header=headers, module=module, backward=gradients)
 
 
 _USE = "from best import ModelNew; ModelNew takes the constructor and forward arguments of the task's Model."

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -152,6 +153,10 @@ def test_a_module_is_optimised_as_it_is_called_and_the_kernel_goes_into_a_model(
     assert list(result.patch(model, "*")) == ["0", "1"]
     with torch.no_grad(), pytest.warns(UserWarning, match="the reference runs"):
         assert torch.equal(model[0](x), x * 2)
+    words: dict[str, Any] = {"model": "offline", "max_attempts": 1, "runs_dir": tmp_path / "runs"}
+    gradients = kerneltune.optimize(tail(64), {"x": x}, backward=True, **words)
+    assert gradients.task == "tail_backward_task"
+    assert "backward=True" in result.package(path, backward=gradients).read_text()
     with pytest.raises(UsageError, match="give the inputs"):
         kerneltune.optimize(tail(64), runs_dir=tmp_path / "runs")
 

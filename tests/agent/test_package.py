@@ -94,6 +94,50 @@ def test_runs_of_one_op_at_different_sizes_are_one_file_though_their_task_files_
     assert used.stdout == "Counter({'kernel': 2}) 2\n", used.stderr
 
 
+TRAIN = """
+import copy, torch
+from mymodel import Tail
+import tail_kernel as op
+torch.manual_seed(0)
+def trained(model):
+    steps = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(1)
+    for _ in range(2):
+        x, residual = torch.randn(4, 16, 64, requires_grad=True), torch.randn(4, 16, 64)
+        y, s = model(x, residual)
+        steps.zero_grad()
+        (y.square().mean() + s.square().mean()).backward()
+        steps.step()
+    return [x.grad, *(p.detach() for p in model.parameters())]
+model = Tail(64)
+wanted = trained(copy.deepcopy(model))
+op.patch(model)
+for found, its in zip(trained(model), wanted, strict=True):
+    torch.testing.assert_close(found, its)
+print(op.calls(model)[""].most_common())
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_model_trains_with_a_kernel_and_one_for_its_gradients(tmp_path: Path) -> None:
+    (tmp_path / "mymodel.py").write_bytes((ROOT / "tests/agent/stories/twelve_ops.txt").read_bytes())
+    few = ("--max-attempts", "1", "--model", "offline", "--plain")
+    assert optimize("--task", "mymodel.py:Tail", "--shape", "4,16,64", *few, cwd=tmp_path).returncode == 0
+    done = optimize("--task", "tail_task.py", "--backward", *few, cwd=tmp_path)
+    assert (done.returncode, "tail_backward_task.py: the task of the gradients" in done.stderr) == (0, True), (
+        done.stderr
+    )
+    forward, backward = (
+        next(p.name for p in (tmp_path / "runs").glob(f"*-{n}-*")) for n in ("tail_task", "tail_backward_task")
+    )
+    made = told(optimize("package", forward, "--backward", backward, "-o", "tail_kernel.py", "--json", cwd=tmp_path))
+    assert made["backward"] == f"{backward}/1"
+    used = python(tmp_path, "-c", TRAIN, TRITON_INTERPRET="1")
+    assert used.stdout == "[('kernel', 2), ('gradients', 2)]\n", used.stderr
+    wrong = optimize("package", backward, "--backward", forward, cwd=tmp_path)
+    assert "is not the task of the gradients of tail_backward_task" in wrong.stderr
+
+
 def test_the_layout_of_the_hub_has_the_file_as_a_package_with_what_its_library_reads(place: Path) -> None:
     (run,) = (p.name for p in (place / "runs").iterdir() if p.is_dir())
     made = told(optimize("package", run, "--layout", "huggingface", "--json", cwd=place))
