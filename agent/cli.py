@@ -34,6 +34,7 @@ ABOUT = {  # with what the first page says of each, for which none has to be imp
     "show": "Show a stored run, or all that is known of one attempt.",
     "merge": "Join the records of other machines into this one.",
     "export": "Write stored runs as training data.",
+    "package": "Write a verified kernel as a file that can be put into a model.",
     "report": "Write a report that can be sent to a colleague: one HTML file, readable offline, without scripts.",
     "watch": "Watch a run while it runs or later: follow it, look at its attempts, play it back, save a picture.",
     "mcp": "Serve the tools to a coding agent over standard input and output.",
@@ -41,6 +42,7 @@ ABOUT = {  # with what the first page says of each, for which none has to be imp
     "serve": "Keep the evaluator warm, and judge for clients over HTTP.",
     "convert": "Write a candidate from CUDA C++ with a launcher.",
     "init": "Write a task file from a PyTorch function or module.",
+    "capture": "Run a program, and write a task from how it calls a function or module.",
     "doctor": "Check this machine, and print how to fix each problem.",
     "config": "Show every setting, its value, and where it came from.",
 }

@@ -126,6 +126,12 @@ class Sourced:
     source: str
 
 
+def environment_of_python(folder: Path) -> dict[str, str]:
+    """This process's environment, with a folder in which Python programs look first."""
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 def chosen_settings(arguments: Mapping[str, object]) -> Settings:
     """Return the settings of the environment, and over them those of a command's or a function's arguments (its
     `locals()`) that have a setting's name and are not None. Raises UsageError naming a bad value and its place."""

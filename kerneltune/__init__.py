@@ -2,8 +2,13 @@
 
     import kerneltune
 
-    outcome = kerneltune.optimize("softmax", max_attempts=12)
-    print(outcome.best.verdict.status, outcome.best_path)
+    result = kerneltune.optimize("softmax", max_attempts=12)
+    print(result.verdict, result.speedups, result.best_path)
+    result = kerneltune.optimize(tail, [x, bias])  # a function or nn.Module of yours
+    result.patch(model, "layers.*.norm")
+    with kerneltune.capture("Tail") as seen:
+        model(batch)
+    result = kerneltune.optimize(seen)
     verdict = kerneltune.bench("mine.py", "softmax")
     print(kerneltune.Task.open("softmax").source)
 
@@ -13,18 +18,18 @@ Nothing is imported before it is used: torch alone takes seconds.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kerneltune.agent.api import Task, bench, optimize
+    from kerneltune.agent.api import Result, Task, bench, capture, optimize
     from kerneltune.tools.languages.cuda.loader import CudaKernel
     from kerneltune.tools.languages.ptx import PtxKernel
     from kerneltune.tools.languages.ptx.loader import PtxLauncher
 
     __version__: str
 
-__all__ = ["CudaKernel", "PtxKernel", "Task", "__version__", "bench", "optimize"]
+__all__ = ["CudaKernel", "PtxKernel", "Result", "Task", "__version__", "bench", "capture", "optimize"]
 
 
 def __getattr__(name: str) -> object:
-    if name in ("Task", "bench", "optimize"):
+    if name in ("Result", "Task", "bench", "capture", "optimize"):
         from kerneltune.agent import api
 
         return getattr(api, name)

@@ -23,8 +23,18 @@ DATABASE = "runs.db"  # agent.record.store knows it too, and takes a third of a 
 
 Task = Annotated[
     str,
-    Parameter(metavar="TASK", help="A built-in task's name or a KernelBench problem file."),
+    Parameter(metavar="TASK", help="A built-in task's name, a KernelBench problem file, or FILE.py:NAME of your code."),
 ]
+Shape = Annotated[
+    tuple[str, ...],
+    Parameter(
+        metavar="NAME=SIZES",
+        negative="",
+        consume_multiple=False,
+        help="The shape of an argument of FILE.py:NAME, such as x=8,2048,4096; the others follow.",
+    ),
+]
+Dtype = Annotated[str | None, Parameter(metavar="DTYPE", help="The dtype of its tensors: bf16, fp16, fp32, …")]
 Tier = Annotated[Literal["screened", "judged", "confirmed"] | None, Parameter(help="How thoroughly to judge on a GPU.")]
 Width = Annotated[int | None, Parameter(metavar="N", help="Candidates under way at a time.")]
 Arch = Annotated[str | None, Parameter(metavar="ARCH", help="Compile target when there is no GPU, such as sm_90.")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from kerneltune.agent.commands import AsJson
+from kerneltune.agent.commands import AsJson, Dtype, Shape
 from kerneltune.agent.commands.tasks import CheckedTask, checked_task, print_check
 from kerneltune.agent.view.output import standard_page
 from kerneltune.tools.schema.codec import one_line, read_file, shell_word
@@ -28,6 +28,7 @@ Examples:
     optimize init                                a task to fill in, as mytask.py
     optimize init mymodel.py:attention_block     from a function of your own
     optimize init mymodel.py:Block -o block.py   from an nn.Module
+    optimize init mymodel.py:Block --shape x=8,2048,4096 --dtype bf16
     optimize init mymodel.py:gelu --no-check     write it, run nothing
 
 Your file is read, not run. The check that follows runs the task that was
@@ -48,6 +49,8 @@ def init(
         Path | None,
         Parameter(metavar="FILE", name=["--output", "-o"], help="The task file to write; NAME_task.py by default."),
     ] = None,
+    shape: Shape = (),
+    dtype: Dtype = None,
     overwrite: Annotated[bool, Parameter(help="Replace the file if there is one.", negative="")] = False,
     check: Annotated[bool, Parameter(help="Check the task that was written.")] = True,
     json: AsJson = False,
@@ -58,12 +61,12 @@ def init(
 
     Exit code 0: written, and the check found nothing; 1: written, and there is something to fix; 2: bad input.
     """
-    from kerneltune.tools.task.write import looks, task_source
+    from kerneltune.tools.task.write import file_name, looks, task_source, told_calls
 
     parts, origin, own = _parts(source)
-    path = output or Path(_NAMELESS if source is None else f"{parts.name}_task.py")
+    path = output or Path(_NAMELESS if source is None else file_name(parts.name))
     _require_free(path, own, overwrite=overwrite)
-    text = task_source(parts, origin)
+    text = task_source(parts, origin, told_calls(parts, shape, dtype))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -87,6 +90,56 @@ def init(
     else:
         _print(path, origin, looks(text), found)
     return int(sound is False)
+
+
+def is_code(task: str) -> bool:
+    """Whether a task is told as FILE.py:NAME, which has to be written first."""
+    file, _, name = task.rpartition(":")
+    return file.endswith(".py") and name.isidentifier() and os.path.isfile(os.path.expanduser(file))
+
+
+def written_task(source: str, shape: Sequence[str], dtype: str | None) -> Path:
+    """The task file of FILE.py:NAME, written into this folder unless it is there already, as it would be written now.
+    Raises UsageError where another file of its name is there, TaskError."""
+    from kerneltune.tools.task.write import file_name, task_source, told_calls
+
+    parts, origin, own = _parts(source)
+    path = Path(file_name(parts.name))
+    if own is not None and path.exists() and path.samefile(own):
+        raise UsageError(f"{path} is the file to read; rename it, since the task gets that name")
+    return _kept(path, task_source(parts, origin, told_calls(parts, shape, dtype)), source)
+
+
+def written_gradients(task: str) -> Path:
+    """The file of the task of a task's gradients, written into this folder unless it is there already, as it would be
+    written now. Raises UsageError where another file of its name is there, TaskError."""
+    name, text = gradients_of(task)
+    return _kept(Path(f"{name}_task.py"), text, task)
+
+
+def gradients_of(task: str) -> tuple[str, str]:
+    """The task of a task's gradients: what it is called, and its file. Raises TaskError."""
+    from kerneltune.tools.task.load import described, find_task
+    from kerneltune.tools.task.write import backward_source
+
+    file = find_task(task)
+    text = backward_source(described(file) or checked_task(file).task, file.source)
+    return f"{file.name.removesuffix('_task')}_backward", text
+
+
+def _kept(path: Path, text: str, source: str) -> Path:
+    """Write a file unless it is there. Raises UsageError where another one is."""
+    if path.is_file() and path.read_bytes() == text.encode():
+        return path
+    if path.exists():
+        raise UsageError(
+            f"{path} is there already and is not what {source} gives now; to use it: --task {path}, or remove it"
+        )
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    return path
 
 
 def _print(path: Path, origin: str, guesses: Sequence[tuple[int, str]], found: CheckedTask | str | None) -> None:

@@ -528,12 +528,14 @@ _WHOLE_S, _END_S = 180.0, 55.0  # 45 s of the end, a confirmation under way, sta
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended. `attempts`: how many it has; `best` is its best accepted attempt, and `best_path` the file with
-    that kernel."""
+    """How a run ended. `described`, `started`: its task, and how it began; `attempts`: how many it has; `best` is its
+    best accepted attempt, and `best_path` the file with that kernel."""
 
     run_id: str
     task: str
     why: StopReason
+    described: TaskSpec
+    started: RunStarted
     attempts: int
     best: Attempt | None = None
     best_path: Path | None = None
@@ -861,7 +863,7 @@ def _drive(started: Started) -> RunOutcome:
             path = write_best(settings.runs_dir / event.run_id, leader, event, tracker.task) if leader else None
         finally:
             tracker.emit(ended(tracker, why, round(controls.clock_s - begun_s, 3), path))
-    return RunOutcome(event.run_id, event.task, why, len(tracker.attempts), leader, path)
+    return RunOutcome(event.run_id, event.task, why, tracker.task, event, len(tracker.attempts), leader, path)
 
 
 def refusal(error: LlmError) -> StopReason:

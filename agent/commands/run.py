@@ -15,7 +15,9 @@ from kerneltune.agent.commands import (
     Arch,
     AsLines,
     Counters,
+    Dtype,
     RunsDir,
+    Shape,
     Task,
     Tier,
     TrustTask,
@@ -26,6 +28,7 @@ from kerneltune.agent.commands import (
 from kerneltune.agent.models.providers import OFFLINE, REPLAY, SPELLINGS, parse
 from kerneltune.agent.models.types import Effort
 from kerneltune.agent.settings import Environment, Language, Settings, Strategy, chosen_settings, environment
+from kerneltune.agent.view.output import say
 from kerneltune.tools.schema.codec import shell_word
 from kerneltune.tools.schema.errors import StoreError, UsageError
 
@@ -50,6 +53,11 @@ def run(
         ),
     ] = None,
     trust_task: Annotated[TrustTask, Parameter(group=_WHAT)] = False,
+    shape: Annotated[Shape, Parameter(group=_WHAT)] = (),
+    dtype: Annotated[Dtype, Parameter(group=_WHAT)] = None,
+    backward: Annotated[
+        bool, Parameter(group=_WHAT, help="Optimise the gradients of the task, as a task of its own.", negative="")
+    ] = False,
     model: Annotated[
         str | None,
         Parameter(
@@ -142,8 +150,10 @@ def run(
 ) -> int:
     """Optimise a task: write kernels, trace, compile, check, time and rank them, and store every attempt."""
     given = locals()
-    flags = ("json", "plain", "trust_task")
-    if not (json or plain or trust_task) and all(value is None for name, value in given.items() if name not in flags):
+    flags = ("json", "plain", "trust_task", "shape", "backward")
+    if not (json or plain or trust_task or shape or backward) and all(
+        value is None for name, value in given.items() if name not in flags
+    ):
         from kerneltune.agent.commands.first_page import print_first_page
 
         print_first_page(chosen_settings({}), environment())
@@ -151,7 +161,34 @@ def run(
     if resume is None and (task is None or trust_task):
         raise UsageError("--trust-task is for --resume RUN" if task else "give --task NAME, or --resume RUN")
     settings = chosen_settings(given)
+    task = _written(task, shape, dtype)
+    if backward:
+        task = _of_gradients(task)
     return _run_shown(task, resume, settings, environment(), json=json, plain=plain, trust_task=trust_task)
+
+
+def _written(task: str | None, shape: tuple[str, ...], dtype: str | None) -> str | None:
+    """The task; of FILE.py:NAME the file that is written for it."""
+    from kerneltune.agent.commands.init import is_code, written_task
+
+    if task is None or not is_code(task):
+        if shape or dtype:
+            raise UsageError("--shape and --dtype are for --task FILE.py:NAME; a task file has its own")
+        return task
+    path = written_task(task, shape, dtype)
+    say(f"{path}: the task that was written from {task}; lines with LOOK are guesses")
+    return str(path)
+
+
+def _of_gradients(task: str | None) -> str:
+    """The file with the task of a task's gradients, written into this folder. Raises UsageError."""
+    from kerneltune.agent.commands.init import written_gradients
+
+    if task is None:
+        raise UsageError("--backward is for --task; a run goes on with what it began with")
+    path = written_gradients(task)
+    say(f"{path}: the task of the gradients of {task}; then: optimize package RUN-OF-THAT --backward RUN-OF-THIS")
+    return str(path)
 
 
 def _run_shown(
@@ -170,7 +207,7 @@ def _run_shown(
     from kerneltune.agent.commands.browse import shelf
     from kerneltune.agent.events import Note
     from kerneltune.agent.view.live import LiveView, close_view, open_view
-    from kerneltune.agent.view.output import can_show_screen, choose_view, say
+    from kerneltune.agent.view.output import can_show_screen, choose_view
 
     choice = choose_view(environment, is_terminal=can_show_screen(sys.stderr), json=json, plain=plain)
     _refuse_misspelt(task, resume, settings)
@@ -238,6 +275,7 @@ def _next_commands(outcome: "RunOutcome", task: str) -> "list[NextCommand]":
         best = shell_word(outcome.best.attempt_id)
         commands = [
             NextCommand(f"less {shell_word(str(outcome.best_path))}", "the kernel"),
+            NextCommand(f"optimize package {run}", "the same as a file to put into your model"),
             NextCommand(f"optimize verify {best}", "judge it again"),
             *commands,
         ]

@@ -14,7 +14,7 @@ import os
 import platform
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
 from kerneltune.tools.schema.codec import Json, one_line, shell_word
-from kerneltune.tools.schema.errors import StoreError
+from kerneltune.tools.schema.errors import CannotPackage, StoreError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import NOT_TIMED, Tier, Verdict
 
@@ -229,18 +229,50 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def write_best(folder: Path, attempt: Attempt, run: RunStarted, task: TaskSpec) -> Path:
-    """Write `folder`/best.py atomically and return its path. Raises StoreError when it cannot be written."""
-    path = folder / "best.py"
+    """Write `folder`/best.py atomically and return its path; beside it the same kernel as a file that can be put into a
+    model, if it can be. Raises StoreError when they cannot be written."""
+    from kerneltune.tools.package.write import file_name  # whoever only asks where something lies needs no syntax trees
+
+    path, beside = folder / "best.py", folder / file_name(task)
     source = attempt.source.removeprefix("\ufeff")  # legal at the start of a file only
     try:
         make_private(folder)
         write_whole(path, (header(attempt, run, task) + source).encode())
+        try:
+            write_whole(beside, packaged_attempt(attempt, run, task).encode())
+        except CannotPackage:
+            beside.unlink(missing_ok=True)  # an earlier best
     except OSError as error:
         raise StoreError(f"the best kernel {path} cannot be written: {error.strerror}") from error
     return path
 
 
-def header(attempt: Attempt, run: RunStarted, task: TaskSpec) -> str:
+def packaged_attempt(attempt: Attempt, run: RunStarted, task: TaskSpec, module: str = "") -> str:
+    """An accepted attempt as a file that can be put into a model. `module`: by what name it will be imported. Raises
+    CannotPackage."""
+    return packaged_attempts([(attempt, run, task)], module)
+
+
+Accepted = tuple[Attempt, RunStarted, TaskSpec]
+
+
+def packaged_attempts(accepted: Sequence[Accepted], module: str = "", backward: Sequence[Accepted] = ()) -> str:
+    """Several of them, of one op, as one file: each answers what its own task has. `backward`: those of its gradients.
+    Raises CannotPackage."""
+    from kerneltune.tools.package.write import Verified, packaged
+
+    every = [*accepted, *backward]
+    if len(archs := {run.arch for _, run, _ in every}) > 1:
+        raise CannotPackage(f"the kernels are for different GPUs ({', '.join(sorted(archs))}); package them apart")
+    headers = "".join(header(attempt, run, task, use="") for attempt, run, task in every)
+    kernels, gradients = ([Verified(task, a.source) for a, _, task in part] for part in (accepted, backward))
+    return packaged(kernels, arch=accepted[0][1].arch, header=headers, module=module, backward=gradients)
+
+
+_USE = "from best import ModelNew; ModelNew takes the constructor and forward arguments of the task's Model."
+
+
+def header(attempt: Attempt, run: RunStarted, task: TaskSpec, use: str = _USE) -> str:
     """What was proved, where, and how to use it, as comments.
 
     Models and files chose parts of these texts. The first two lines are fixed, because Python takes an encoding
@@ -259,8 +291,7 @@ def header(attempt: Attempt, run: RunStarted, task: TaskSpec) -> str:
         + ", ".join(f"{k} {v}" for k, v in run.versions.items() if k in ("torch", "triton", "kerneltune")),
         f"Task: sha256 {run.task_sha256[:16]}, precision {task.precision}",
         f"Receipt: {receipt_path(Path(), attempt.attempt_id)}; repeat it with: optimize verify {its}",
-        "",
-        "Use: from best import ModelNew; ModelNew takes the constructor and forward arguments of the task's Model.",
+        *(["", f"Use: {use}"] if use else []),
     ]
     return "".join(map(_comment, lines)) + "\n"
 

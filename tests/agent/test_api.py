@@ -1,17 +1,25 @@
 """The public Python API, and what stays out of its way: other packages of the same names, and the wheel's top level."""
 
+import importlib
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import kerneltune
+from kerneltune.agent.attempt import Attempt, StopReason
+from kerneltune.agent.commands.lifecycle import RunOutcome
 from kerneltune.agent.events import Event, Judged
+from kerneltune.agent.view.state import ViewState
 from kerneltune.tools.schema.errors import TaskError, UsageError
-from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.verdict import Comparison, Status, Timing, Verdict
+from tests.agent.record.samples import started
 from tests.agent.shell import ROOT, env, optimize
 from tests.test_house import HEAVY
 
@@ -111,6 +119,69 @@ def test_optimize_stores_a_run_and_returns_its_best(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "runs.db").is_file()
     with pytest.raises(UsageError, match="at least 1 attempt"):
         kerneltune.optimize("softmax", max_attempts=0, runs_dir=tmp_path / "other")
+
+
+CODE = """import torch
+
+class Tail(torch.nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(dim))
+    def forward(self, x):
+        return x * self.weight * 2
+"""
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_a_module_is_optimised_as_it_is_called_and_the_kernel_goes_into_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tail_of_mine.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    tail = importlib.import_module("tail_of_mine").Tail
+    x = torch.randn(4, 32, 64)
+    result = kerneltune.optimize(tail(64), {"x": x}, model="offline", max_attempts=1, runs_dir=tmp_path / "runs")
+    assert isinstance(result, kerneltune.Result)
+    assert result.verdict is not None
+    assert (result.verdict.status, result.speedups, result.task) == (Status.CHECKED, {}, "tail_task")
+    assert result.source == result.best.source if result.best else False
+    assert "✓ checked" in repr(result)
+    assert result._repr_html_().startswith("<svg")
+    path = result.package(tmp_path / "my_tail.py")
+    assert "from my_tail import" in path.read_text()
+    model = torch.nn.ModuleList([tail(64), tail(64)]).eval()
+    assert list(result.patch(model, "*")) == ["0", "1"]
+    with torch.no_grad(), pytest.warns(UserWarning, match="the reference runs"):
+        assert torch.equal(model[0](x), x * 2)
+    words: dict[str, Any] = {"model": "offline", "max_attempts": 1, "runs_dir": tmp_path / "runs"}
+    gradients = kerneltune.optimize(tail(64), {"x": x}, backward=True, **words)
+    assert gradients.task == "tail_backward_task"
+    assert "backward=True" in result.package(path, backward=gradients).read_text()
+    with pytest.raises(UsageError, match="give the inputs"):
+        kerneltune.optimize(tail(64), runs_dir=tmp_path / "runs")
+
+
+def test_speed_ups_come_with_their_intervals_and_a_run_without_a_kernel_has_none() -> None:
+    timed = Verdict(
+        Status.CORRECT,
+        "",
+        timing=Timing(10.0, 9.9, 10.1, 12, 4800),
+        comparisons=(Comparison("eager", 28.0, 2.8, 2.7, 2.9),),
+        tier="judged",
+    )
+    best = Attempt("class ModelNew: ...", "", attempt_id="r/1", number=1, verdict=timed, rank_key=(1.0,))
+    spec = TaskSpec("t", "0" * 64, "float32", "", ())
+    result = kerneltune.Result(RunOutcome("r", "t", StopReason.GOAL, spec, started("t"), 1, best), ViewState())
+    assert [(k, v.speedup, v.low, v.high) for k, v in result.speedups.items()] == [("eager", 2.8, 2.7, 2.9)]
+    nothing = kerneltune.Result(RunOutcome("r", "t", StopReason.TIME, spec, started("t"), 0), ViewState())
+    assert (nothing.verdict, nothing.source, nothing.speedups) == (None, None, {})
+    with pytest.raises(UsageError, match="no accepted kernel"):
+        nothing.package("x.py")
+
+
+def test_importing_is_immediate(tmp_path: Path) -> None:
+    code = "import time; t = time.process_time(); import kerneltune; print(time.process_time() - t)"
+    assert min(float(run_python(code, tmp_path)) for _ in range(3)) < 0.2
 
 
 OURS = """

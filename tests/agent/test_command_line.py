@@ -146,7 +146,7 @@ MISTAKES = {
     "softmax": "did you mean: optimize --task softmax",
     "sofmax": "did you mean: optimize --task softmax",
     "mine.py": "did you mean: optimize --task mine.py",
-    "zzz": "no command 'zzz'; commands: bench, browse, completion",
+    "zzz": "no command 'zzz'; commands: bench, browse, capture",
     "runs --jsno": "runs has no flag --jsno; did you mean --json?",
     "runs --limit ten": "--limit 'ten' is not a whole number",
     "runs --verdict corect": "did you mean correct?",

@@ -6,6 +6,7 @@ KerneltuneError
 │   │   └── Unconfined    … namely what confines LLM-written code, and nobody allowed it to run regardless
 │   ├── TaskError         an unknown task, a task file that does not load, a reference that fails
 │   │   └── OutOfMemory   … namely because the memory does not hold it
+│   ├── CannotPackage     a kernel that no file can hold which is to be put into a model
 │   └── StoreError        an unwritable runs directory, a database of a newer schema; caused by a full disk: exit code 3
 ├── WorkerError           one of our child processes died or spoke nonsense
 │   └── WorkerTimeout     … or did not answer within its limit
@@ -43,6 +44,10 @@ class OutOfMemory(TaskError):
     def __init__(self, message: str, asked_for: str = "") -> None:
         super().__init__(message)
         self.asked_for = asked_for
+
+
+class CannotPackage(UsageError):
+    """A kernel that no file can hold which is to be put into a model; the message says why."""
 
 
 class StoreError(UsageError):

@@ -42,11 +42,25 @@ class CaseSpec:
     flops: int = 0
     held_out: bool = False  # never shown to an author
     runs_on_cpu: bool = True  # small enough to be replayed by the interpreter
+    weight: float = 0.0  # how often it occurs, compared with other cases; those above 0 are timed
+
+
+@dataclass(frozen=True)
+class BatchDims:
+    """Leading dimensions along which a reference does the same for each element by itself, as was found by running it.
+
+    All outputs have them, and the inputs at `paths` ("0", "2.mask"). `folds`: whether the reference gives the same for
+    an input with more dimensions before them."""
+
+    count: int
+    paths: tuple[str, ...]
+    folds: bool
 
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """A task: cases[0] is the one that is timed."""
+    """A task: cases[0] is timed, and so are others with a weight. `batch`: None where there are no such dimensions, or
+    no case is small enough to find out."""
 
     name: str
     sha256: str
@@ -54,6 +68,12 @@ class TaskSpec:
     source: str  # the task file, as the author sees it
     cases: tuple[CaseSpec, ...]
     notes: str = ""
+    batch: BatchDims | None = None
+
+    @property
+    def weighted(self) -> tuple[CaseSpec, ...]:
+        """The cases that are timed; the first is the main one."""
+        return tuple(case for case in self.cases if case.weight or case is self.main)
 
     @property
     def main(self) -> CaseSpec:

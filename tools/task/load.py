@@ -1,4 +1,4 @@
-"""Task files, read without running them: a KernelBench problem file plus optional CASES, PRECISION, INPUTS and NOTES.
+"""Task files, read without running them: a KernelBench problem file plus optional CASES, PRECISION, INPUTS and so on.
 
 Knows no torch: whatever needs the file's code to run (shapes, values, references) is `tools.judge.correctness.problem`.
 """
@@ -33,19 +33,21 @@ INPUT_KINDS = {
 _BUILTIN_DIR = Path(__file__).parent.with_name("tasks")
 TABLE = _BUILTIN_DIR / "described.json"  # by sha256 of the file: TaskSpec without its source
 NOT_PYTHON = (ValueError, RecursionError, MemoryError)  # of ast.parse and decode; the last: nested too deeply
-_EXTRAS = ("CASES", "PRECISION", "INPUTS", "NOTES")
+_EXTRAS = ("CASES", "PRECISION", "INPUTS", "NOTES", "WEIGHT")
 _LONGEST_NAME = 100  # characters; a folder of a run is named after its task
-_FLAGS = ("name", "held_out", "cpu")
+FLAGS = ("name", "held_out", "cpu", "weight")  # of a case; everything else in it is a constant
 
 
 @dataclass(frozen=True)
 class CaseDef:
-    """A case as declared: which module-level constants it replaces. `cpu`: small enough for the interpreter."""
+    """A case as declared: which module-level constants it replaces. `cpu`: small enough for the interpreter; `weight`:
+    how often it occurs where the kernel is used, compared with the others; 0: it is not timed."""
 
     name: str
     overrides: tuple[tuple[str, Json], ...] = ()
     held_out: bool = False
     cpu: bool = False
+    weight: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,10 @@ def read_task(path: Path) -> TaskFile:
         path=path.resolve(),
         source=source,
         sha256=hashlib.sha256(data).hexdigest(),
-        cases=(CaseDef(MAIN), *_cases(path, tree, extras.get("CASES"))),
+        cases=(
+            CaseDef(MAIN, weight=_main_weight(path, extras.get("WEIGHT"))),
+            *_cases(path, tree, extras.get("CASES")),
+        ),
         precision=_precision(path, extras.get("PRECISION")),
         notes=_text(path, extras.get("NOTES")),
         declared="CASES" in extras,
@@ -192,6 +197,20 @@ def _literal(path: Path, name: str, node: ast.expr) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise TaskError(f"{path}, line {node.lineno}: {name} must be a literal: it is read, not run") from error
+
+
+def _main_weight(path: Path, node: ast.expr | None) -> float:
+    found = 1.0 if node is None else _weight(path, MAIN, _literal(path, "WEIGHT", node))
+    if not found:
+        raise TaskError(f"{path}: WEIGHT = 0, but the case {MAIN!r} is always timed; give a number above 0")
+    return found
+
+
+def _weight(path: Path, case: str, value: Any) -> float:
+    """A case's weight. Raises TaskError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise TaskError(f"{path}: case {case!r:.100} has the weight {value!r:.40}; give a number of at least 0")
+    return float(value)
 
 
 def _precision(path: Path, node: ast.expr | None) -> str | None:
@@ -256,7 +275,7 @@ def _cases(path: Path, tree: ast.Module, node: ast.expr | None) -> tuple[CaseDef
     value = _literal(path, "CASES", node)
     if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
         raise TaskError(f"{path}, line {node.lineno}: CASES must be a list of dicts")
-    known = {name for name, _ in assignments(tree)} - {"CASES", "INPUTS", "NOTES"}
+    known = {name for name, _ in assignments(tree)} - {"CASES", "INPUTS", "NOTES", "WEIGHT"}
     cases = tuple(_case(path, item, known) for item in value)
     names = Counter([MAIN, *(c.name for c in cases)])
     if twice := sorted(name for name, times in names.items() if times > 1):
@@ -268,7 +287,7 @@ def _case(path: Path, item: dict[Any, Any], known: Set[str]) -> CaseDef:
     name = item.get("name")
     if not isinstance(name, str) or not name:
         raise TaskError(f"{path}: a case has no name: {item!r:.100}")
-    overrides = tuple((key, value) for key, value in item.items() if key not in _FLAGS)
+    overrides = tuple((key, value) for key, value in item.items() if key not in FLAGS)
     for key, value in overrides:
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1) if len(str(key)) < _LONGEST_NAME else []
@@ -276,7 +295,8 @@ def _case(path: Path, item: dict[Any, Any], known: Set[str]) -> CaseDef:
             raise TaskError(f"{path}: case {name!r:.100} sets {key!r:.100}, which is not a constant of the file{hint}")
         if key == "PRECISION" and value not in PRECISIONS:
             raise TaskError(f"{path}: case {name!r}: PRECISION {value!r} is not one of {', '.join(PRECISIONS)}")
-    return CaseDef(name, overrides, bool(item.get("held_out", False)), bool(item.get("cpu", False)))
+    weight = _weight(path, name, item.get("weight", 0))
+    return CaseDef(name, overrides, bool(item.get("held_out", False)), bool(item.get("cpu", False)), weight)
 
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {

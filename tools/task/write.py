@@ -6,15 +6,20 @@ Guesses are marked in the file, and the check that follows runs it: so one may b
 
 import ast
 import difflib
+import io
+import itertools
+import math
 import re
 import symtable
+import tokenize
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kerneltune.tools.schema.codec import one_line
+from kerneltune.tools.schema.codec import Json, decode, one_line
 from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.task import TaskSpec, TensorSpec
 from kerneltune.tools.task.load import NOT_PYTHON, not_python
 
 if TYPE_CHECKING:
@@ -24,7 +29,8 @@ if TYPE_CHECKING:
 # One function or module of a file, and whatever else of the file it needs.
 
 Definition = ast.FunctionDef | ast.ClassDef
-TAKEN = ("Model", "get_inputs", "get_init_inputs", "CASES", "PRECISION", "INPUTS", "NOTES")  # a task is read by these
+# a task is read by these
+TAKEN = ("Model", "get_inputs", "get_init_inputs", "CASES", "WEIGHT", "PRECISION", "INPUTS", "NOTES")
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,8 @@ class CodeParts:
     """What a task is made from. `imports` and `helpers` are source, in the order of the file; `forward` and `init`
     leave out `self`; `body` is what may tell shapes: the definition, and the classes of the file that it inherits from;
     `words` is the first line of the docstring; `local_imports`: modules that lie beside the file; `names`: those that
-    mean something of this code's own, so that no constant of the task may be called so."""
+    mean something of this code's own, so that no constant of the task may be called so; `returns`: what forward is
+    annotated to return."""
 
     name: str
     is_module: bool
@@ -57,6 +64,7 @@ class CodeParts:
     words: str
     local_imports: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
+    returns: str = ""
 
 
 def parts_of(source: str, name: str, path: Path) -> CodeParts:
@@ -79,7 +87,8 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
     is_module = isinstance(found, ast.ClassDef)
     _require_free(path, name, bound, is_module=is_module)
     lineage = _lineage(found, tree) if isinstance(found, ast.ClassDef) else []
-    forward = _parameters(_method(found, "forward", path) if isinstance(found, ast.ClassDef) else found, is_module)
+    called = _method(found, "forward", path) if isinstance(found, ast.ClassDef) else found
+    forward = _parameters(called, is_module)
     init = _parameters(_init(lineage), True)
     return CodeParts(
         name=name,
@@ -93,6 +102,7 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
         words=(ast.get_docstring(found) or "").strip().partition("\n")[0].rstrip("."),
         local_imports=tuple(_local(imports, path.parent)),
         names=frozenset({name, *bound, *used, *(p.name for p in (*forward, *init))}),
+        returns=ast.unparse(called.returns) if called.returns else "",
     )
 
 
@@ -310,7 +320,9 @@ class Guess:
     """`values`: expressions for arguments of the code that are no tensors, by name, all of them unsure; `init`: those
     of a module's constructor; `unsure`: names of the constructor's that told nothing; `left_out`: arguments that keep
     their default; `dtype`: the constant that holds the dtype; `renamed`: constants of the task whose usual name the
-    code has for itself, with the name that they got."""
+    code has for itself, with the name that they got; `precision`, `dtype_name`: what PRECISION and that constant say;
+    `seen`: further cases, as entries of CASES; `weight`: of the timed one, where those have one; `is_told`: whether the
+    sizes are those of calls that somebody made or told of."""
 
     sizes: tuple[Size, ...]
     inputs: tuple[Input, ...]
@@ -320,6 +332,11 @@ class Guess:
     unsure: tuple[str, ...] = ()
     dtype: str = "DTYPE"
     renamed: tuple[tuple[str, str], ...] = ()
+    precision: str = "float32"
+    dtype_name: str = "float32"
+    seen: tuple[Mapping[str, Json], ...] = ()
+    weight: int | None = None
+    is_told: bool = False
 
 
 _SIZES = (
@@ -369,8 +386,11 @@ _IMAGES = ("Conv2d", "conv2d", "BatchNorm2d", "MaxPool2d", "AvgPool2d", "max_poo
 _SEQUENCES = ("MultiheadAttention", "LSTM", "GRU", "TransformerEncoderLayer", "scaled_dot_product_attention")
 
 
-def guess(parts: CodeParts) -> Guess:
-    """What to feed to a function or a module."""
+def guess(parts: CodeParts, calls: Sequence["SeenCall"] = (), made_with: Mapping[str, Json] | None = None) -> Guess:
+    """What to feed to a function or a module: as it was called and `made_with`, as far as that is known."""
+    if seen := calls or tuple(_read_calls(parts)):
+        found = replace(_Seen(parts, seen, made_with or {}).guess(), is_told=bool(calls))
+        return _apart(found, parts.names)
     init: dict[str, str] = {}
     unsure: list[str] = []
     for parameter in parts.init:
@@ -407,12 +427,13 @@ def _apart(found: Guess, theirs: Collection[str]) -> Guess:
         init={name: said(value) for name, value in found.init.items()},
         dtype=said(found.dtype),
         renamed=tuple(renamed.items()),
+        seen=tuple({renamed.get(name, name): value for name, value in case.items()} for case in found.seen),
     )
 
 
-def _free(name: str, theirs: Collection[str]) -> str:
+def _free(name: str, theirs: Collection[str], before: str = "TASK_") -> str:
     while name in theirs:
-        name = f"TASK_{name}"
+        name = f"{before}{name}"
     return name
 
 
@@ -543,6 +564,337 @@ def _sizes(used: set[str]) -> tuple[Size, ...]:
 
 
 # ---
+# Calls that were seen, or that the source tells of, as inputs of a task.
+
+
+@dataclass(frozen=True)
+class SeenTensor:
+    """A tensor that the code was given. `stride` counts elements, None for row-major; `low` and `high`: the range of
+    whole numbers; `mean`, `deviation` and `least`: what others are like; where the values are known."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    stride: tuple[int, ...] | None = None
+    low: int = 0
+    high: int | None = None
+    mean: float = 0.0
+    deviation: float = 1.0
+    least: float = -math.inf
+
+
+@dataclass(frozen=True)
+class SeenCall:
+    """A kind of call: tensors by the names of the parameters, others as they were, and how often it was seen."""
+
+    arguments: Mapping[str, SeenTensor | Json]
+    times: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Of all tensors."""
+        return sum(math.prod(its.shape) for its in self.arguments.values() if isinstance(its, SeenTensor))
+
+
+_DIMENSIONS = {1: ("SIZE",), 2: ("ROWS", "COLS"), 3: ("BATCH", "SEQUENCE", "COLS")}
+_IMAGE, _HEADED = ("BATCH", "CHANNELS", "HEIGHT", "WIDTH"), ("BATCH", "HEADS", "SEQUENCE", "HEAD_DIM")
+_MEANT = _by_word({
+    "BATCH": "b batch bs bsz n batch_size", "SEQUENCE": "t s l seq seq_len seqlen sequence length tokens time q_len",
+    "COLS": "c d e dim hidden embed features model d_model hidden_size", "HEADS": "h heads nh num_heads",
+    "HEAD_DIM": "hd head_dim dh", "CHANNELS": "ch channels", "HEIGHT": "height", "WIDTH": "w width",
+    "ROWS": "m rows", "OUT": "o out",
+})  # fmt: skip
+_USUAL = {size.name: size.timed for size in _SIZES} | {"BATCH": 8, "SEQUENCE": 2048, "COLS": 4096}
+_SMALL_ELEMENTS = 500_000  # of the inputs of a small case; the interpreter takes two million with all else
+_FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+
+
+_DTYPES = _by_word({
+    "bfloat16": "bf16 bfloat16", "float16": "fp16 half float16 f16", "float32": "fp32 float float32 f32",
+    "float64": "fp64 double float64 f64", "float8_e4m3fn": "fp8 float8 float8_e4m3fn", "float8_e5m2": "float8_e5m2",
+})  # fmt: skip
+
+
+def told_calls(parts: CodeParts, shapes: Sequence[str], dtype: str | None) -> list[SeenCall]:
+    """The call that a person tells of: "x=8,2048,4096" for an argument, "8,2048,4096" for the first one, and the dtype
+    of what is no whole number; nothing where nothing was told. Raises TaskError."""
+    if not shapes and dtype is None:
+        return []
+    name = _DTYPES.get((dtype or "float32").lower())
+    if name is None:
+        raise TaskError(f"--dtype {dtype!r:.40} is not one of {', '.join(dict.fromkeys(_DTYPES.values()))}")
+    tensors = [p.name for p in parts.forward if p.kind.rpartition(".")[2] not in ("int", "float", "bool", "str")]
+    known: dict[str, SeenTensor] = {}
+    for text in shapes:
+        argument, _, sizes = text.rpartition("=")
+        argument = argument.strip() or next(iter(tensors), "")
+        if argument not in tensors:
+            raise TaskError(f"--shape {text!r:.80}: {parts.name} takes {', '.join(tensors) or 'no tensor'}")
+        known[argument] = SeenTensor(_sizes_of(text, sizes), name)
+    if not known:
+        read = next(_read_calls(parts), None)
+        tensors = [p.name for p in parts.forward if _is_tensor(p)]
+        if not tensors:
+            raise TaskError(f"{parts.name} takes no tensor that must be given, and a task needs one to vary")
+        first = read.arguments[tensors[0]] if read else SeenTensor((_USUAL["ROWS"], _USUAL["COLS"]))
+        known[tensors[0]] = replace(first, dtype=name)
+    return [completed(parts, known)]
+
+
+def _sizes_of(text: str, sizes: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(size) for size in re.split(r"[,x]", sizes.strip("()[] ")) if size.strip())
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise TaskError(f"--shape {text!r:.80}: give whole numbers, as in x=8,2048,4096")
+    return found
+
+
+def _read_calls(parts: CodeParts) -> Iterator[SeenCall]:
+    """The call that the source tells of: `B, T, C = x.shape`, annotations such as Float[Tensor, "b t c"], and a default
+    of the constructor that says how wide the input is."""
+    tensors = [p for p in parts.forward if _is_tensor(p)]
+    named = {p.name: names for p in tensors if (names := _dimension_names(p, parts.body))}
+    if not tensors or not (named or _width(parts, 2)):
+        return
+    first = tensors[0].name if tensors[0].name in named or not named else next(iter(named))
+    names = named.get(first, ("ROWS", "COLS"))
+    shape = [_USUAL.get(_MEANT.get(name.lower(), name), 64) for name in names]
+    shape[-1] = _width(parts, len(shape)) or shape[-1]
+    yield completed(parts, {first: SeenTensor(tuple(shape))})
+
+
+def _width(parts: CodeParts, rank: int) -> int | None:
+    """The size of the last dimension that the constructor's defaults ask for: a length, or heads of a length each."""
+    defaults = {_LENGTHS.get(p.name, p.name): int(p.default) for p in parts.init if p.default.isdecimal()}
+    heads, each = defaults.get("HEADS"), defaults.get("head_dim")
+    if each is None or "COLS" in defaults:
+        return defaults.get("COLS")
+    return each if rank == len(_HEADED) else each * (heads or 1)
+
+
+def _dimension_names(parameter: Parameter, body: ast.AST) -> tuple[str, ...]:
+    """What the dimensions of an argument are called, where its shape is taken apart or annotated."""
+    for node in ast.walk(body):
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Tuple | ast.List):
+            continue
+        value = node.value.func if isinstance(node.value, ast.Call) and not node.value.args else node.value
+        targets = node.targets[0].elts
+        if not isinstance(value, ast.Attribute) or value.attr not in ("shape", "size"):
+            continue
+        if _is_name(parameter.name, value.value) and not any(isinstance(t, ast.Starred) for t in targets):
+            names = [getattr(target, "id", "_") for target in targets]
+            return tuple(f"DIM{axis}" if name == "_" else name for axis, name in enumerate(names))
+    annotated = re.fullmatch(r"\w+\[(?:\w+\.)?Tensor, ['\"]([\w ]+)['\"]\]", parameter.kind)
+    return tuple(annotated[1].split()) if annotated else ()
+
+
+def completed(parts: CodeParts, known: Mapping[str, SeenTensor]) -> SeenCall:
+    """A call with shapes for the tensors that are not known, by their names and by the shape of the first that is."""
+    first = next(iter(known.values()))
+    tensors = {p.name: known.get(p.name) or _alike(p.name, first, parts) for p in parts.forward if _is_tensor(p)}
+    return SeenCall({**tensors, **known})
+
+
+def _alike(given: str, first: SeenTensor, parts: CodeParts) -> SeenTensor:
+    name, factor, width = given.lower(), _factor(given, parts.body), first.shape[-1]
+    role = _ROLES.get(name) or next((role for ending, role in _ENDINGS.items() if name.endswith(ending)), "")
+    if role == "indices":
+        return SeenTensor(first.shape[:-1] or first.shape, "int64", high=width)
+    if role == "mask":
+        return SeenTensor(first.shape, "bool")
+    if role == "matrix" or "OUT" in factor:
+        return SeenTensor((_USUAL["OUT"], width) if factor == "OUT, COLS" else (width, _USUAL["OUT"]), first.dtype)
+    if role == "vector":
+        return SeenTensor((_USUAL["OUT"] if _vector_length(given, parts) == "OUT" else width,), first.dtype)
+    return SeenTensor(first.shape, first.dtype)
+
+
+class _Seen:
+    """The inputs of a task by calls that were seen. Dimensions that were always of one size are one constant."""
+
+    def __init__(self, parts: CodeParts, calls: Sequence[SeenCall], made_with: Mapping[str, Json]) -> None:
+        self._parts, self._made_with, self._main = parts, made_with, calls[0].arguments
+        self._calls = [call for call in calls if _form(call) == _form(calls[0])]
+        self._tensors = {p.name: its for p in parts.forward if isinstance(its := self._main.get(p.name), SeenTensor)}
+        self._names: dict[tuple[int, ...], str] = {}  # by the sizes that a dimension had in each call
+        self._shapes = {p.name: self._shape(p) for p in parts.forward if p.name in self._tensors}
+
+    def _shape(self, parameter: Parameter) -> list[str]:
+        """The dimensions of a tensor as names of constants; one that is always 1 is a 1."""
+        shapes = [call.arguments[parameter.name].shape for call in self._calls]
+        rank = len(shapes[0])
+        wide = _IMAGE if _mentions(self._parts.body, _IMAGES) else _HEADED
+        usual = _DIMENSIONS.get(rank, wide if rank == 4 else tuple(f"DIM{axis}" for axis in range(rank)))
+        told = _dimension_names(parameter, self._parts.body)
+        sizes = [tuple(shape[axis] for shape in shapes) for axis in range(rank)]
+        pairs = zip(sizes, told if len(told) == rank else usual, strict=True)
+        return ["1" if set(its) == {1} else self._name(its, name) for its, name in pairs]
+
+    def _name(self, sizes: tuple[int, ...], wanted: str) -> str:
+        if sizes not in self._names:
+            taken, wanted = set(self._names.values()), wanted.upper()
+            numbered = (f"{wanted}{number}" for number in range(2, 100))
+            self._names[sizes] = wanted if wanted not in taken else next(n for n in numbered if n not in taken)
+        return self._names[sizes]
+
+    def guess(self) -> Guess:
+        """All of it as a task is written."""
+        floats = [its.dtype for its in self._tensors.values() if its.dtype in _FLOATS]
+        dtype = max(dict.fromkeys(floats), key=floats.count, default="float32")
+        init, unsure = self._init()
+        inputs = [Input(name, self._expression(name, dtype)) for name in self._shapes]
+        values, left_out = {}, [p for p in self._parts.init if p.name not in init]
+        for p in self._parts.forward:
+            if p.name in self._main and p.name not in self._tensors and repr(self._main[p.name]) != _normal(p.default):
+                values[p.name] = repr(self._main[p.name])
+            elif p.name not in self._tensors and p.default:
+                left_out.append(p)
+            elif p.name not in self._tensors:
+                values[p.name] = _NUMBERS.get(p.name) or _OF_KIND.get(p.kind, "1")
+        cases = tuple(self._cases())
+        return Guess(
+            self._sizes(_names(init.values())),
+            tuple(inputs),
+            values,
+            init,
+            tuple(left_out),
+            tuple(unsure),
+            precision=dtype,
+            dtype_name=dtype,
+            seen=cases,
+            weight=self._calls[0].times if cases else None,
+        )
+
+    def _init(self) -> tuple[dict[str, str], list[str]]:
+        """Expressions for the constructor's arguments, sizes of the inputs among them, and those that are guesses."""
+        steady = {sizes[0]: name for sizes, name in self._names.items() if len(set(sizes)) == 1 and sizes[0] > 1}
+        shape = next(iter(self._shapes.values()), ["1"])
+        meant = {"COLS": shape[-1], "CHANNELS": shape[1] if len(shape) > 2 else shape[-1]}
+        init: dict[str, str] = {}
+        unsure: list[str] = []
+        for p in self._parts.init:
+            if p.name in self._made_with:
+                value = self._made_with[p.name]
+                if repr(value) != _normal(p.default):
+                    init[p.name] = steady.get(value, repr(value)) if type(value) is int else repr(value)
+            elif not p.default:
+                expression, sure = _init_value(p)
+                init[p.name] = meant.get(expression, expression)
+                unsure += [] if sure else [p.name]
+        return init, unsure
+
+    def _expression(self, name: str, dtype: str) -> str:
+        """A tensor of that shape and form with random values."""
+        its, shape = self._tensors[name], self._shapes[name]
+        stride = its.stride or _dense(its.shape)
+        order = sorted(range(len(shape)), key=lambda axis: (-stride[axis], axis))
+        sizes, steps = [its.shape[axis] for axis in order], [stride[axis] for axis in order]
+        stored, part = [shape[axis] for axis in order], ""
+        if len(order) > 1 and steps != _dense(sizes) and steps == _dense([*sizes[:-1], steps[-2]]):
+            stored, part = [*stored[:-1], str(steps[-2])], f"[..., :{stored[-1]}]"  # a part of wider rows
+        made = self._values(its, ", ".join(stored), dtype) + part
+        back = [order.index(axis) for axis in range(len(order))]
+        return made if order == sorted(order) else f"{made}.permute({', '.join(map(str, back))})"
+
+    def _values(self, its: SeenTensor, size: str, dtype: str) -> str:
+        if its.dtype == "bool":
+            return f"torch.rand({size}) > 0.5"
+        if its.dtype not in _FLOATS:
+            cast = "" if its.dtype == "int64" else f".to(torch.{its.dtype})"
+            return f"torch.randint({its.low}, {self._bound_of(its)}, ({size},)){cast}"
+        values = _as_seen(f"torch.randn({size})", its)
+        return f"{values}.to({'getattr(torch, DTYPE)' if its.dtype == dtype else f'torch.{its.dtype}'})"
+
+    def _bound_of(self, its: SeenTensor) -> str:
+        """What whole numbers are below: the least size that holds them and is of their order, as of the rows that they
+        choose among."""
+        high = 2 if its.high is None else its.high
+        sizes = {sizes[0]: name for sizes, name in self._names.items() if high <= sizes[0] < 2 * high}
+        return sizes[min(sizes)] if sizes and high > 2 else str(high)
+
+    def _sizes(self, bound: Collection[str]) -> tuple[Size, ...]:
+        """The constants. Small cases take other sizes for what varies; for what the constructor is given, too, they
+        take the same part of each."""
+        kept = {name for sizes, name in self._names.items() if sizes[0] in self._asked_for()}
+        free = [name for name in self._names.values() if name not in bound and name not in kept]
+        held = {name: sizes[0] for sizes, name in self._names.items() if name in bound and name not in kept}
+        smaller = {name: _smaller(sizes[0], free.index(name)) for sizes, name in self._names.items() if name in free}
+        divisor = 1
+        while self._elements(smaller, held, divisor) > _SMALL_ELEMENTS and _can_halve(held.values(), divisor):
+            divisor *= 2
+        smaller |= {name: (size // divisor,) * 3 for name, size in held.items()}
+        found = [Size(name, sizes[0], *smaller.get(name, ())) for sizes, name in self._names.items()]
+        known = {size.name for size in found}
+        return (*found, *(size for size in _SIZES if size.name in bound and size.name not in known))
+
+    def _asked_for(self) -> set[int]:
+        """Sizes that follow from values of the constructor that stay as they are: those, and heads of a length each."""
+        left = [self._made_with.get(p.name, _normal(p.default)) for p in self._parts.init if p.default]
+        numbers = [int(value) for value in map(str, left) if value.isdecimal()]
+        return {n for n in (*numbers, *(a * b for a, b in itertools.combinations(numbers, 2))) if n > 1}
+
+    def _elements(self, free: Mapping[str, Sequence[int]], held: Mapping[str, int], divisor: int) -> int:
+        """Of the inputs of a small case, and about so many of the parameters."""
+        sizes = {**{n: s[0] for n, s in free.items()}, **{n: size // divisor for n, size in held.items()}, "1": 1}
+        full = {name: its[0] for its, name in self._names.items()}
+        widest = sorted(sizes[name] for name in held)[-2:]
+        shapes = ([sizes.get(name) or full[name] for name in shape] for shape in self._shapes.values())
+        return sum(map(math.prod, shapes)) + math.prod(widest)
+
+    def _cases(self) -> Iterator[Mapping[str, Json]]:
+        """Those of the calls after the first."""
+        for number, call in enumerate(self._calls[1:], 1):
+            sizes = {name: its[number] for its, name in self._names.items() if its[number] != its[0]}
+            yield {"name": f"seen_{number + 1}", **sizes, "weight": call.times}
+
+
+def _as_seen(normal: str, its: SeenTensor) -> str:
+    """Normal numbers made into some of the size and sign that were seen, where those are others."""
+    spread, shift = its.deviation, its.mean if abs(its.mean) > 2 * its.deviation else 0.0
+    if its.least >= 0 and not shift:
+        normal, spread = f"{normal}.abs()", math.hypot(its.mean, its.deviation)
+    scaled = f" * {spread:.3g}" if spread and not 0.5 < spread < 2 else ""
+    moved = f" {'-' if shift < 0 else '+'} {abs(shift):.3g}" if shift else ""
+    made = f"({normal}{scaled}{moved})" if scaled or moved else normal
+    return f"{made}.abs()" if its.least >= 0 and shift else made
+
+
+def _form(call: SeenCall) -> Json:
+    """What calls have in common that differ in sizes only."""
+    return {
+        name: (len(its.shape), its.dtype, its.stride is None) if isinstance(its, SeenTensor) else its
+        for name, its in call.arguments.items()
+    }
+
+
+def _normal(expression: str) -> str:
+    """A default as `repr` writes its value."""
+    try:
+        return repr(ast.literal_eval(expression)) if expression else ""
+    except (ValueError, SyntaxError):
+        return expression
+
+
+def _dense(shape: Sequence[int]) -> list[int]:
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def _can_halve(sizes: Collection[int], divisor: int) -> bool:
+    return bool(sizes) and all(size % (2 * divisor) == 0 and size // (2 * divisor) >= 16 for size in sizes)
+
+
+# none is 1: what compilers make of a size of 1 says nothing about others
+_LADDER = ((512, (257, 65, 193)), (64, (33, 17, 37)), (8, (5, 3, 7)), (0, (3, 2, 5)))
+
+
+def _smaller(size: int, place: int) -> tuple[int, int, int]:
+    """Three small sizes, none of which a kernel for multiples of something can rely on; others at other places."""
+    least, small = next((least, small) for least, small in _LADDER if size >= least)
+    return small if least <= 8 else (small[0] + 2 * place, small[1] + 2 * place, small[2] + 2 * place)
+
+
+# ---
 # The file as text: `task.py.j2`, filled in.
 
 LOOK = "LOOK"  # marks what a person should look at
@@ -556,13 +908,16 @@ def my_op(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 '''
 
 
-def task_source(parts: CodeParts, origin: str) -> str:
-    """The file. `origin`: what it was made from, as a person typed it. Raises TaskError for what takes no tensor, and
-    for a module that is called Model already and cannot be called as a task calls it."""
-    found = guess(parts)
+def task_source(
+    parts: CodeParts, origin: str, calls: Sequence[SeenCall] = (), made_with: Mapping[str, Json] | None = None
+) -> str:
+    """The file. `origin`: what it was made from, as a person typed it; `calls`: how it is called, the timed one first,
+    and what the constructor was given, where that is known. Raises TaskError for what takes no tensor, and for a module
+    that is called Model already and cannot be called as a task calls it."""
+    found = guess(parts, calls, made_with)
     if not found.inputs:
         raise TaskError(f"{parts.name} takes no tensor that must be given, and a task needs one to vary")
-    required = [p for p in parts.init if not p.default]
+    required = [p for p in parts.init if p.name in found.init]
     adapted = bool(found.values) or any(p.keyword and not p.default for p in parts.forward)
     is_model = parts.is_module and parts.name == "Model"
     if is_model and (adapted or any(p.keyword for p in required)):
@@ -579,6 +934,7 @@ def task_source(parts: CodeParts, origin: str) -> str:
         future=future,
         imports=[*sorted(imports, key=lambda line: (line.startswith("from"), line)), *_TORCH],
         cases=_cases(found.sizes),
+        seen=[_entry(case) for case in found.seen],
         definitions=[*_definitions(parts), *([] if is_model else [parts.definition])],
         is_model=is_model,
         adapted=adapted,
@@ -589,10 +945,10 @@ def task_source(parts: CodeParts, origin: str) -> str:
     return re.sub(r"\n{4,}", "\n\n\n", text).rstrip("\n") + "\n"
 
 
-def _template() -> "Template":
+def _template(name: str = "task.py.j2") -> "Template":
     from jinja2 import Environment, StrictUndefined  # not before somebody wants a file
 
-    text = Path(__file__).with_name("task.py.j2").read_text(encoding="utf-8")
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     made = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)  # noqa: S701 - it is Python
     return made.from_string(text)
 
@@ -611,12 +967,12 @@ def _cases(sizes: Sequence[Size]) -> Iterator[str]:
     }
     for name, (attribute, flags) in own.items():
         kept = {size.name: getattr(size, attribute) for size in sizes}
-        entries = {k: v for k, v in {"name": name, **kept, **flags, "cpu": True}.items() if v is not None}
-        yield (
-            "{"
-            + ", ".join(f'"{k}": ' + (f'"{v}"' if isinstance(v, str) else repr(v)) for k, v in entries.items())
-            + "},"
-        )
+        yield _entry({k: v for k, v in {"name": name, **kept, **flags, "cpu": True}.items() if v is not None})
+
+
+def _entry(case: Mapping[str, Json]) -> str:
+    parts = (f'"{key}": ' + (f'"{value}"' if isinstance(value, str) else repr(value)) for key, value in case.items())
+    return "{" + ", ".join(parts) + "},"
 
 
 def _definitions(parts: CodeParts) -> Iterator[str]:
@@ -639,6 +995,87 @@ def _given(
         if (value := values.get(parameter.name)) is not None:
             named = named or parameter.keyword or (parameter.name not in same and not parameter.placed)
             yield f"{parameter.name}={value}" if named else value
+
+
+# ---
+# The task of the gradients of a task.
+
+FORWARD = "forward_model"  # where the gradients' Model has the other one
+_HAS_GRADIENT = _FLOATS[:4]
+RENAMED = {"Model": "Forward", "get_inputs": "forward_inputs"}
+
+
+def backward_source(task: TaskSpec, source: str) -> str:
+    """The task whose Model gives the gradients of another one's outputs, with respect to its inputs and parameters, for
+    gradients with respect to the outputs. `source`: of the other one, held-out cases and all. Raises TaskError where
+    nothing has a gradient, and for names that the file needs for itself."""
+    taken = {token.string for token in _tokens(source) if token.type == tokenize.NAME}
+    if clash := next((name for name in RENAMED.values() if name in taken), None):
+        raise TaskError(f"{task.name} uses the name {clash}, which its gradients need; rename it first")
+    tree = ast.parse(source)
+    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
+    lineage = _lineage(model, tree) if model else []
+    forward = next((found for one in lineage if (found := _find(one, "forward"))), None)
+    if forward is None or forward.args.vararg or forward.args.kwarg or forward.args.kwonlyargs:
+        raise TaskError(
+            f"the forward of {task.name} is not in its file with all its arguments, so its gradients cannot be"
+        )
+    names = [a.arg for a in (*forward.args.posonlyargs, *forward.args.args)][1 : 1 + len(task.main.inputs)]
+    primals = [name for name, tree_ in zip(names, task.main.inputs, strict=True) if _is_float(tree_)]
+    if any(not _is_float(tree) and [*_float_leaves(tree, "")] for tree in task.main.inputs):
+        raise TaskError(f"{task.name} takes tensors in a list or dict, and gradients need them as arguments")
+    outputs = list(_float_leaves(task.main.outputs, "_found"))
+    if not outputs or not (primals or task.main.state):
+        raise TaskError(f"{task.name} has no output or no input with a gradient")
+    word = _free("gradient", names, "output_")
+    cotangents = [word] if len(outputs) == 1 else [f"{word}_{number}" for number in range(len(outputs))]
+    text = _template("backward.py.j2").render(
+        names=names,
+        primals=primals,
+        outputs=outputs,
+        cotangents=cotangents,
+        held=FORWARD,
+        has_init="get_init_inputs" in taken,
+        source=with_names(source, RENAMED).strip(),
+        words=_harmless(task.name),
+    )
+    return text.rstrip("\n") + "\n"
+
+
+def _is_float(tree: Json) -> bool:
+    return isinstance(tree, dict) and "$tensor" in tree and decode(TensorSpec, tree["$tensor"]).dtype in _HAS_GRADIENT
+
+
+def _float_leaves(tree: Json, path: str) -> Iterator[str]:
+    """Expressions for the outputs that have a gradient."""
+    if _is_float(tree):
+        yield path
+    elif isinstance(tree, list) or (isinstance(tree, dict) and "$tuple" in tree):
+        parts = tree if isinstance(tree, list) else tree["$tuple"]
+        for place, part in enumerate(parts):
+            yield from _float_leaves(part, f"{path}[{place}]")
+    elif isinstance(tree, dict) and "$dict" in tree:
+        for key, part in tree["$dict"].items():
+            yield from _float_leaves(part, f"{path}[{key!r}]")
+
+
+def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
+    return tokenize.generate_tokens(io.StringIO(source).readline)
+
+
+def with_names(source: str, renamed: Mapping[str, str]) -> str:
+    """The source with other names for some things, and as it was written otherwise."""
+    lines = list(io.StringIO(source))  # as tokens count them
+    found = [t for t in _tokens(source) if t.type == tokenize.NAME and t.string in renamed]
+    for token in reversed(found):
+        (row, start), (_, end) = token.start, token.end
+        lines[row - 1] = lines[row - 1][:start] + renamed[token.string] + lines[row - 1][end:]
+    return "".join(lines)
+
+
+def file_name(name: str) -> str:
+    """What the task of a function or class is called unless a person says otherwise: tail_task.py of Tail."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower() + "_task.py"
 
 
 def looks(source: str) -> list[tuple[int, str]]:

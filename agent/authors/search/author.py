@@ -25,6 +25,7 @@ from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import WorkerError
 from kerneltune.tools.schema.gpus import GPUS, gpu_for_arch, speed_of_light
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.task.load import FLAGS
 
 Lower = Callable[[str, dict[str, Json], int], LoweredCode]
 
@@ -231,7 +232,7 @@ def overrides(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
 
 def _made(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
     listed = next((item for item in listed_cases(ast.parse(task.source)) if item.get("name") == case.name), {})
-    constants = {key: value for key, value in listed.items() if key not in ("name", "cpu", "held_out")}
+    constants = {key: value for key, value in listed.items() if key not in FLAGS}
     return {**constants, "init_args": encode(case.init_args)}
 
 

@@ -6,6 +6,7 @@ tensors, so shapes cost no memory. With each code go the facts that `clean` need
 
 import ast
 import contextlib
+import functools
 import inspect
 import math
 import re
@@ -282,13 +283,15 @@ def _output_tree(spec: Any) -> Json:
 def written_out() -> Iterator[None]:
     """As long as this lasts: a norm of a symbol's groups is written out, and one over the last dimensions takes their
     sizes from its input, not from the module, where they are numbers; padding is joining with zeros where sizes are
-    symbols, whose values the operator would take, and its amounts become numbers; and a number that becomes a tensor on
-    the GPU is filled in there."""
+    symbols, whose values the operator would take, and its amounts become numbers; a linear layer takes rows, since with
+    more dimensions the operator would take their values; and a number that becomes a tensor on the GPU is filled in
+    there."""
     instead: list[tuple[Any, str, Callable[[Any], Any]]] = [
         (functional, "group_norm", _group_norm),
         (functional, "layer_norm", _over_last),
         (functional, "rms_norm", _over_last),
         (functional, "pad", _pad),
+        (functional, "linear", _of_rows),
         (torch, "tensor", _tensor),
         *((torch._VF, name, _step_by_step) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
     ]
@@ -304,6 +307,15 @@ def _over_last(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         return usual(x, x.shape[-len(normalized_shape) :], *args, **options)
 
     return norm
+
+
+def _of_rows(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if x.dim() < 3 or not any(isinstance(size, torch.SymInt) for size in x.shape):
+            return usual(x, weight, bias)
+        return usual(x.reshape(-1, x.shape[-1]), weight, bias).reshape(*x.shape[:-1], weight.shape[0])
+
+    return linear
 
 
 def _pad(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -588,17 +600,16 @@ def _fake(like: torch.Tensor, index: int, shape_env: ShapeEnv | None, symbols: S
 
 
 def _inductor(call: TracedModel) -> str:
-    from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.graph import GraphLowering
 
     flat = call.flat()
     # kernels are named after the operators they came from; attention is written out, or it would be one library call
     with preserve_node_meta(), sdpa_kernel(SDPBackend.MATH), written_out():
         functional = torch.func.functionalize(call, remove="mutations")
-        graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
+        graph = _graph_of(functional, flat)
         if written := _written_into(graph):
             call.written = written
-            graph = make_fx(functional, decomposition_table=select_decomp_table())(*flat)
+            graph = _graph_of(functional, flat)
     call.operators = operators_of(graph)
     call.under_way = f"forward has {len(graph.graph.nodes):,} operations"
 
@@ -614,6 +625,31 @@ def _inductor(call: TracedModel) -> str:
     finally:
         GraphLowering.save_output_code = before
     raise RuntimeError("Inductor wrote no code: the model computes nothing from its inputs")
+
+
+def _graph_of(function: Callable[..., Any], flat: Sequence[Any]) -> torch.fx.GraphModule:
+    """What a function computes, as a graph. Where there is no GPU, autograd refuses to compute gradients on one, even
+    without data: a forward that has some in it is traced on a CPU, and its graph once more for the GPU."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    trace = functools.partial(make_fx, decomposition_table=select_decomp_table())
+    try:
+        return trace(function)(*flat)
+    except RuntimeError as refused:
+        try:
+            graph = trace(function)(*map(_on_cpu, flat))
+        except RuntimeError as error:
+            raise refused from error
+    for node in graph.graph.nodes:
+        if "device" in node.kwargs:
+            node.kwargs = node.kwargs | {"device": torch.device(stand_ins().DEVICE)}
+    return trace(torch.fx.Interpreter(graph).run)(*flat)
+
+
+def _on_cpu(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
 
 
 def _written_into(graph: torch.fx.GraphModule) -> set[int]:

@@ -9,7 +9,8 @@ import pytest
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.record.folder import write_best
-from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.package.write import Verified, packaged
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing, Verdict
 from tests.agent.record.samples import started
 
@@ -66,6 +67,33 @@ def test_what_runs_in_best_py_is_the_candidate_and_nothing_else(
     lines = header.split("\n")
     assert all(line.startswith("#") for line in lines[:-2])
     assert header.replace("\n", "").isprintable()
+
+
+TASK = '''"""Adds one."""
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x): return x + 1
+def get_inputs(): return [torch.randn(4)]
+'''
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("text", HOSTILE)
+def test_the_file_to_put_into_a_model_holds_both_sources_and_the_rest_is_ours(
+    text: str, source: str, tmp_path: Path
+) -> None:
+    leaf = {"$tensor": {"shape": [4], "dtype": "float32", "stride": None}}
+    spec = TaskSpec(text, "0" * 64, text, TASK + f"# {text!r}\n", (CaseSpec("main", (leaf,), (), leaf),))
+    write_best(tmp_path, attempt_with(text, source), run_with(text), spec)
+    (path,) = set(tmp_path.glob("*_op.py")) - {tmp_path / "best.py"}
+    made, plain = (ast.parse(path.read_bytes()), ast.parse(packaged([Verified(spec, "")], arch="sm_90", header="")))
+    (kernel,) = (n for n in ast.walk(made) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "Kernel")
+    held = {k.arg: ast.literal_eval(k.value) for k in kernel.keywords}
+    assert (held["source"], held["reference"]) == (source.removeprefix("\ufeff"), spec.source)
+    for node in (n for tree in (made, plain) for n in tree.body if isinstance(n, ast.Assign | ast.AnnAssign)):
+        if ast.unparse(getattr(node, "target", None) or node.targets[0]) in ("KERNELS", "NAME", "OP", "ARCH"):  # type: ignore[union-attr]
+            node.value = ast.Constant(None)
+    assert ast.dump(ast.Module(made.body[1:], [])) == ast.dump(ast.Module(plain.body[1:], []))  # but for the docstring
 
 
 def test_the_header_shows_what_was_not_printable(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """The timed shape without a GPU: along which axes a reference can be computed in part, and that it is then the same."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from kerneltune.tools.judge.correctness.problem import Problem
+from kerneltune.tools.judge.correctness.problem import Problem, describe
 from kerneltune.tools.judge.correctness.sample import TimedSample, Written, _independent_axes
 from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.task.load import described, find_task
+from kerneltune.tools.task.load import described, find_task, read_task
 
 AXES = {
     "matmul_bf16": {0: {"input:0": 0}, 1: {"input:1": 1}},
@@ -54,3 +56,25 @@ def test_what_nobody_can_compute_in_part_is_said() -> None:
     nothing = Written(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.bfloat16))
     with pytest.raises(TaskError, match="write none of the rows"):
         sample.compare([torch.Size(task.main.outputs["$tensor"]["shape"])], [nothing])
+
+
+TWO = """
+import torch
+ROWS = 64
+CASES = [{"name": "small", "ROWS": 5, "cpu": True}]
+class Model(torch.nn.Module):
+    def forward(self, x): return x * 2, x + 1
+def get_inputs(): return [torch.randn(ROWS, 8)]
+"""
+
+
+def test_programs_that_write_nothing_but_a_later_output_are_judged_by_that(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO)
+    file = read_task(tmp_path / "two.py")
+    sample = TimedSample(file, describe(file).main, "small")
+    (x,) = sample._inputs
+    nothing = Written(torch.empty(0, dtype=torch.int64), torch.empty(0))
+    row = torch.arange(8)
+    for off, ok in ((1, True), (2, False)):
+        result, compared = sample.compare([x.shape, x.shape], [nothing, Written(row, x[0] + off)])
+        assert (result.ok, compared) == (ok, 8)

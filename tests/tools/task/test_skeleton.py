@@ -9,7 +9,17 @@ import pytest
 
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.task.load import read_task
-from kerneltune.tools.task.write import TEMPLATE, looks, names_in, parts_of, task_source
+from kerneltune.tools.task.write import (
+    TEMPLATE,
+    SeenCall,
+    SeenTensor,
+    file_name,
+    looks,
+    names_in,
+    parts_of,
+    task_source,
+    told_calls,
+)
 
 FILE = '''from __future__ import annotations
 import json, math
@@ -342,3 +352,132 @@ def test_functions_and_modules_are_offered_and_helpers_are_not(tmp_path: Path) -
     found = names_in(FILE + "\ndef _private(x): return x\n", tmp_path / "mine.py")
     assert {"attend", "Block"} <= set(found)
     assert not {"_private", "Config", "later"} & set(found)
+
+
+def constants(text: str) -> dict[str, Any]:
+    """The constants of a task, with its cases."""
+    names: dict[str, Any] = {}
+    exec(compile(text, "task", "exec"), names)
+    return names
+
+
+def test_the_shape_that_the_source_takes_apart_is_that_of_the_input(tmp_path: Path) -> None:
+    source = (
+        "import torch\ndef f(x, bias, *, gate):\n    B, T, C = x.shape\n    return (x + bias).view(B * T, C), gate\n"
+    )
+    text = made("f", tmp_path, source)
+    found = constants(text)
+    assert (found["B"], found["T"], found["C"]) == (8, 2048, 4096)
+    for part in (
+        "torch.randn(B, T, C).to(getattr(torch, DTYPE)),  # x",
+        "torch.randn(C)",
+        "(B, T, C).to(getattr(torch, DTYPE)),  # gate",
+    ):
+        assert part in text
+    assert answer(text)[0].shape == (3 * 67, 69)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body", "shape"),
+    [
+        ("x: \"Float[Tensor, 'b t c']\"", "", ("B", "T", "C")),
+        ("x", "batch, _, width = x.size()", ("BATCH", "DIM1", "WIDTH")),
+        ("x", "*_, c = x.shape", ("ROWS", "COLS")),
+    ],
+)
+def test_an_annotation_or_size_tells_as_much_and_what_tells_nothing_is_guessed_as_before(
+    tmp_path: Path, arguments: str, body: str, shape: tuple[str, ...]
+) -> None:
+    text = made("f", tmp_path, f"import torch\ndef f({arguments}):\n    {body or 'pass'}\n    return x * 2\n")
+    assert f"torch.randn({', '.join(shape)})" in text
+
+
+@pytest.mark.parametrize(
+    ("init", "body", "shape"),
+    [
+        ("dim: int = 512, hidden=None", "return x", (63, 512)),
+        (
+            "n_heads: int = 8, head_dim: int = 64",
+            "b, t, c = x.shape; return x.view(b, t, 8, 64)",
+            (3, 65, 8, 64),
+        ),
+        ("head_dim: int = 64", "b, h, s, d = x.shape; return x + torch.ones(64)", (3, 5, 69, 64)),
+    ],
+)
+def test_a_default_of_the_constructor_says_how_wide_the_input_is_in_every_case(
+    tmp_path: Path, init: str, body: str, shape: tuple[int, ...]
+) -> None:
+    source = module(f"def __init__(self, {init}):\n    super().__init__()\ndef forward(self, x):\n    {body}")
+    assert len(answer(made("M", tmp_path, source)).shape) == len(shape)
+    assert answer(made("M", tmp_path, source)).shape[-1] == shape[-1]
+
+
+def test_shapes_and_dtype_that_are_told_are_taken_and_the_other_tensors_follow(tmp_path: Path) -> None:
+    source = "import torch\ndef f(x, weight, idx, n: int):\n    return (x @ weight)[..., :n], idx\n"
+    parts = parts_of(source, "f", tmp_path / "mine.py")
+    text = task_source(parts, "mine.py:f", told_calls(parts, ["x=4,128,96", "idx=4,7"], "bf16"))
+    found = constants(text)
+    assert [list(t.shape) for t in found["get_inputs"]()] == [[4, 128, 96], [96, 4096], [4, 7]]
+    assert [str(t.dtype) for t in found["get_inputs"]()] == ["torch.bfloat16", "torch.bfloat16", "torch.bfloat16"]
+    assert (found["PRECISION"], "# These sizes are what is timed." in text) == ("bfloat16", True)
+    assert "-> torch.Tensor" not in text.partition("class Model")[2].partition("def get_inputs")[0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "words"),
+    [
+        ("y=3", None, "f takes x"),
+        ("x=3,a", None, "whole numbers"),
+        ("x=0", None, "whole numbers"),
+        ("3", "bf17", "is not one of"),
+    ],
+)
+def test_what_is_told_wrongly_is_refused_with_what_would_do(
+    tmp_path: Path, shape: str, dtype: str | None, words: str
+) -> None:
+    parts = parts_of("def f(x):\n    return x\n", "f", tmp_path / "mine.py")
+    with pytest.raises(TaskError, match=words):
+        told_calls(parts, [shape], dtype)
+
+
+def test_calls_that_were_seen_are_weighted_cases_of_the_constants_that_varied(tmp_path: Path) -> None:
+    init, forward = (
+        "def __init__(self, dim, eps=1e-6):\n    super().__init__()",
+        "def forward(self, x, scale=1.0, mask=None)",
+    )
+    source = module(f"{init}\n{forward}:\n    return x")
+    parts = parts_of(source, "M", tmp_path / "mine.py")
+    calls = [
+        SeenCall({"x": SeenTensor((8, 2048, 512), "bfloat16"), "scale": 2.0}, times=3),
+        SeenCall({"x": SeenTensor((64, 1, 512), "bfloat16"), "scale": 2.0}, times=500),
+        SeenCall({"x": SeenTensor((64, 512), "bfloat16"), "scale": 2.0}, times=9),
+    ]
+    text = task_source(parts, "train.py", calls, {"dim": 512, "eps": 1e-5})
+    path = tmp_path / "m_task.py"
+    path.write_text(text)
+    cases = {case.name: case for case in read_task(path).cases}
+    assert (cases["main"].weight, cases["seen_2"].weight, cases["ragged"].weight) == (3, 500, 0)
+    assert dict(cases["seen_2"].overrides) == {"BATCH": 64, "SEQUENCE": 1}
+    assert "seen_3" not in cases  # of another form
+    assert "return [COLS, 1e-05]  # dim, eps" in text
+    assert "super().forward(x, scale=2.0)" in text
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [((4, 8, 6), (48, 1, 8)), ((4, 8), (12, 1)), ((2, 3, 5, 7), (105, 7, 21, 1)), ((4, 8), (8, 1)), ((3, 4), (1, 3))],
+)
+def test_strides_that_were_seen_are_those_of_the_input(
+    tmp_path: Path, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> None:
+    parts = parts_of("import torch\ndef f(x):\n    return x\n", "f", tmp_path / "mine.py")
+    text = task_source(parts, "mine.py:f", [SeenCall({"x": SeenTensor(shape, "float32", stride)})])
+    (found,) = constants(text)["get_inputs"]()
+    assert (tuple(found.shape), found.stride()) == (shape, stride)
+
+
+def test_names_of_classes_become_names_of_files() -> None:
+    names = ("Tail", "RMSNorm", "fused_tail", "MLP", "GPT2Block")
+    assert [file_name(name) for name in names] == [
+        "tail_task.py", "rms_norm_task.py", "fused_tail_task.py", "mlp_task.py", "gpt2_block_task.py",
+    ]  # fmt: skip

@@ -74,7 +74,7 @@ from kerneltune.tools.judge.correctness.tree import (
 )
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import OutOfMemory, TaskError
-from kerneltune.tools.schema.task import BATTERIES, PROBES, CaseSpec, TaskSpec
+from kerneltune.tools.schema.task import BATTERIES, PROBES, BatchDims, CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Limitation, LimitationKind
 from kerneltune.tools.task.load import MAIN, SMALL, CaseDef, TaskFile, int_constants, visible_source, with_small
 from kerneltune.tools.trace.fakes import CopiedFakes
@@ -93,7 +93,21 @@ def counter(*, whole: bool = False) -> FlopCounterMode:
     """A context manager; `get_total_flops()` is what ran inside it. A causal mask leaves out what lies above the
     diagonal, unless the `whole` of the products is asked for."""
     counts = {operator: _attention(None if whole else at) for operator, at in _CAUSAL_AT.items()}
-    return FlopCounterMode(display=False, custom_mapping=counts)
+    found = FlopCounterMode(display=False, custom_mapping=counts)
+    found.mod_tracker = _NoModules()  # type: ignore[assignment]
+    return found
+
+
+class _NoModules:
+    """In the place of what tells modules apart, which asks autograd of a reference that computes gradients too much."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None:
+        """Watch nothing."""
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was watched."""
 
 
 def _attention(causal_at: int | None) -> Callable[..., int]:
@@ -670,6 +684,16 @@ def _joined(found: Iterator[tuple[slice, list[_Probe]]], whole: Mapping[str, Ten
     return made
 
 
+def _chosen(axis: int, at: Tensor) -> Callable[[Tensor], Tensor]:
+    """Takes the elements at those places of an axis; torch has no such thing for 8-bit floats."""
+
+    def chosen(t: Tensor) -> Tensor:
+        is_small = t.is_floating_point() and t.itemsize == 1
+        return (t.view(torch.uint8) if is_small else t).index_select(axis, at).view(t.dtype)
+
+    return chosen
+
+
 def _finite(native: Tree, answer: Answer) -> bool:
     return is_finite((native, answer.values))
 
@@ -771,14 +795,108 @@ class Problem(LoadedCase):
 def describe(task: TaskFile) -> TaskSpec:
     """Shapes, dtypes and costs of all cases. Raises TaskError when the reference does not run."""
     task = expanded(task)
+    cases = tuple(_described(task, case) for case in task.cases)
     return TaskSpec(
         name=task.name,
         sha256=task.sha256,
         precision=task.precision or _precision(task),
         source=visible_source(task),
-        cases=tuple(_described(task, case) for case in task.cases),
+        cases=cases,
         notes=task.notes,
+        batch=_batch_dims(task, cases),
     )
+
+
+_MOST_BATCH_DIMS = 3
+_LEAST_ROWS = 4  # two times two: fewer cannot show whether dimensions fold
+
+
+def _batch_dims(task: TaskFile, cases: Sequence[CaseSpec]) -> BatchDims | None:
+    """The dimensions that all cases share and one small case shows to be such."""
+    small = [case for case in cases if case.runs_on_cpu and _rows_at(case.outputs, 0) > 1]
+    if not small:
+        return None
+    case = min(small, key=lambda c: (_rows_at(c.outputs, 0) < _LEAST_ROWS, c.bytes_moved + c.flops, c.name))
+    try:
+        return _Batch(Problem.load(task, case.name), cases).found()
+    except (TaskError, OutOfMemory):  # whoever needs that forward is told
+        return None
+
+
+def _rows_at(tree: Json, axis: int) -> int:
+    """The size that all tensors of a described tree have at an axis; 0 where they differ, or one lacks it."""
+    sizes = {shape[axis] if len(shape) > axis else 0 for shape in _shapes_of(tree).values()}
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def _shapes_of(tree: Json) -> dict[str, Sequence[int]]:
+    """Path -> shape, of the tensors of a described tree."""
+
+    def walk(value: Any, path: str) -> Iterator[tuple[str, Sequence[int]]]:
+        if isinstance(value, dict) and "$tensor" in value:
+            spec = value["$tensor"]
+            yield path, spec["shape"] if isinstance(spec, dict) else spec.shape
+        elif isinstance(value, dict | list | tuple):
+            parts: Any = value.get("$tuple", value.get("$dict", value)) if isinstance(value, dict) else value
+            for key, part in parts.items() if isinstance(parts, dict) else enumerate(parts):
+                yield from walk(part, f"{path}.{key}" if path else str(key))
+
+    return dict(walk(tree, ""))
+
+
+class _Batch:
+    """Looks for batch dimensions by what the reference gives in float64 for parts of its inputs."""
+
+    def __init__(self, problem: LoadedCase, cases: Sequence[CaseSpec]) -> None:
+        self._problem, self._cases = problem, cases
+        self._inputs = problem.inputs(0) or ()
+        self._native = problem.native(self._inputs)
+        self._whole = self._answer(self._inputs)
+
+    def _answer(self, inputs: tuple[Any, ...]) -> list[Tensor]:
+        return list(tensors(self._problem._run_in_float64(inputs, False).values))
+
+    def found(self) -> BatchDims | None:
+        """Dimensions from the front, as far as the same inputs have them."""
+        paths, count = self._paths(0), 1
+        if not paths:
+            return None
+        while count < _MOST_BATCH_DIMS and self._paths(count) == paths:
+            count += 1
+        return BatchDims(count, tuple(sorted(paths)), self._folds(paths))
+
+    def _paths(self, axis: int) -> frozenset[str] | None:
+        """The inputs that have a batch dimension there; None if it is none."""
+        sizes = [_rows_at(case.outputs, axis) for case in self._cases]
+        shapes = [_shapes_of(list(case.inputs)) for case in self._cases]
+        if not all(sizes) or (rows := _rows_at(spec_of(self._native), axis)) < 2:
+            return None
+        fitting = [
+            path
+            for path in shapes[0]
+            if all(len(its.get(path, ())) > axis and its[path][axis] == n for its, n in zip(shapes, sizes, strict=True))
+        ]
+        some = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
+        for paths in dict.fromkeys((frozenset(fitting), frozenset(fitting[:1]))):
+            if paths and all(self._same(paths, _chosen(axis, at)) for at in (some, some[: rows // 2])):
+                return paths
+        return None
+
+    def _same(self, paths: frozenset[str], part: Callable[[Tensor], Tensor]) -> bool:
+        """Whether the answer for a part of the inputs at `paths` is that part of the answer."""
+        chosen = tuple(map_leaves(lambda path, t: part(t) if path in paths else t, self._inputs))
+        try:
+            alone = self._answer(chosen)
+        except TaskError:
+            return False
+        natives = list(tensors(self._native))
+        found = zip(alone, self._whole, natives, strict=True)
+        return len(alone) == len(self._whole) and all(_same_rows(a, part(b), part(n)) for a, b, n in found)
+
+    def _folds(self, paths: frozenset[str]) -> bool:
+        """Whether two dimensions in the place of the first give the same."""
+        rows = _rows_at(spec_of(self._native), 0)
+        return rows >= _LEAST_ROWS and self._same(paths, lambda t: t[: rows // 2 * 2].view(2, rows // 2, *t.shape[1:]))
 
 
 def expanded(task: TaskFile) -> TaskFile:
@@ -861,6 +979,7 @@ def _described(task: TaskFile, case: CaseDef) -> CaseSpec:
         flops=size.flops,
         held_out=case.held_out,
         runs_on_cpu=case.cpu or size.is_small,
+        weight=case.weight,
     )
 
 

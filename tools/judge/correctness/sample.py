@@ -168,16 +168,17 @@ class TimedSample:
         if list(shapes) != self._shapes:
             found, wanted = (", ".join(map(str, map(list, those))) for those in (shapes, self._shapes))
             return CaseResult(self.case.name, "own", False, math.inf, math.inf, f"shape {found}, expected {wanted}"), 0
-        chosen, axes = self._chosen(written, shapes)
-        box = self._box(written[chosen[0]], shapes[chosen[0]], axes)
+        first, chosen, axes = self._chosen(written, shapes)
+        box = self._box(written[first], shapes[first], axes)
         expected = self._expected(box, chosen, axes)
         result, compared = self._judged(box, expected, chosen, shapes, written)
         if not result.ok and not self._holds(box, expected, chosen, axes):
             raise TaskError("its rows do not follow from rows of its inputs alone at this size")
         return result, compared
 
-    def _chosen(self, written: Sequence[Written], shapes: Sequence[torch.Size]) -> tuple[list[int], Axes]:
-        """Outputs of which something was written and whose axes are the same as those of the first of them."""
+    def _chosen(self, written: Sequence[Written], shapes: Sequence[torch.Size]) -> tuple[int, list[int], Axes]:
+        """The first output of which something was written, and all whose axes are the same: one before it may be among
+        them, which programs that were not run write."""
         for first, axes in enumerate(self._axes):
             if axes and len(written[first].elements):
                 same = [
@@ -185,7 +186,7 @@ class TimedSample:
                     for j, others in enumerate(self._axes)
                     if all(others.get(a) == axes[a] and shapes[j][a] == shapes[first][a] for a in axes)
                 ]
-                return same, axes
+                return first, same, axes
         raise TaskError("the programs that were run write none of the rows that can be computed alone")
 
     def _box(self, written: Written, shape: torch.Size, axes: Axes) -> _Box:

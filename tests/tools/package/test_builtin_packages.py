@@ -1,0 +1,134 @@
+"""All 39 built-in tasks with an expert kernel each, as packaged files in a process that knows nothing of kerneltune."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from kerneltune.agent.authors.search.experts import experts
+from kerneltune.tools.backends import gpu_info
+from kerneltune.tools.package.write import Verified, file_name, launched, packaged
+from kerneltune.tools.task.load import builtin_names, described, find_task
+
+ROOT = Path(__file__).resolve().parents[3]
+FEW = ("softmax", "rope", "grouped_matmul", "top_k", "adam_step")
+PROPERTIES = "its host code asks for the GPU's properties, and there is none"
+RAW_WORDS = "Triton's interpreter multiplies bfloat16 as whole numbers"
+NOT_INTERPRETED = {
+    **dict.fromkeys(
+        (
+            "argmax", "column_sum", "cumsum", "decode_attention", "grouped_matmul", "int4_matmul",
+            "linear_cross_entropy", "log_softmax", "matmul_bf16", "matmul_bias_relu", "matmul_fp16_gelu",
+            "matmul_fp8", "rms_norm_backward", "skinny_matmul", "split_k_matmul",
+        ),
+        PROPERTIES,
+    ),
+    "batched_matmul": RAW_WORDS,
+    "gqa_attention": RAW_WORDS,
+}  # fmt: skip
+
+
+def package(name: str, folder: Path, arch: str) -> None:
+    task = described(find_task(name))
+    assert task
+    sketch = experts(task)[0]
+    text = packaged([Verified(task, sketch.render(sketch.params))], arch=arch, header="# a header\n\n")
+    (folder / file_name(task)).write_text(text)
+
+
+def problems(names: Sequence[str], folder: Path, *, arch: str = "sm_90", **variables: str) -> dict[str, dict[str, str]]:
+    """What does not hold, by task and check, where the files are imported and used."""
+    for name in names:
+        package(name, folder, arch)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0", **variables}
+    command = [sys.executable, "-m", "tests.tools.package.stand_in", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["name"] for row in rows] == sorted(f"{name}_op" for name in names)
+    return {row.pop("name").removesuffix("_op"): {check: why for check, why in row.items() if why} for row in rows}
+
+
+@pytest.mark.parametrize("names", [FEW, pytest.param(builtin_names(), marks=pytest.mark.slow)], ids=["few", "all"])
+def test_without_a_gpu_the_reference_answers_as_if_nothing_were_there(names: Sequence[str], tmp_path: Path) -> None:
+    found = problems(names, tmp_path)
+    assert {name: why for name, why in found.items() if why} == {}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("softmax", "rope"),
+        pytest.param([n for n in builtin_names() if n not in NOT_INTERPRETED], marks=pytest.mark.slow),
+    ],
+    ids=["few", "all"],
+)
+def test_the_interpreted_kernel_answers_checks_as_an_operator_and_compiles(
+    names: Sequence[str], tmp_path: Path
+) -> None:
+    found = problems(names, tmp_path, TRITON_INTERPRET="1")
+    assert {name: why for name, why in found.items() if why} == {}
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(1200)
+def test_on_a_gpu_the_kernel_answers_is_sound_as_an_operator_compiles_and_is_captured(tmp_path: Path) -> None:
+    gpu = gpu_info()
+    assert gpu
+    found = problems(builtin_names(), tmp_path, arch=f"sm_{gpu.arch}", CUDA_VISIBLE_DEVICES="0")
+    assert {name: why for name, why in found.items() if why} == {}
+
+
+def test_every_builtin_task_can_be_packaged_with_any_expert_kernel_and_says_both_word_for_word() -> None:
+    for name in builtin_names():
+        task = described(find_task(name))
+        assert task
+        for sketch in experts(task):
+            source = sketch.render(sketch.params)
+            text = packaged([Verified(task, source)], arch="sm_90", header="# a header\n\n")
+            assert held_in(text) == [(source, task.source)]
+
+
+def held_in(text: str) -> list[tuple[str, str]]:
+    """The sources of the kernels and of their references."""
+    calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "Kernel"]
+    found = [{k.arg: ast.literal_eval(k.value) for k in call.keywords} for call in calls]
+    return [(one["source"], one["reference"]) for one in found]
+
+
+SEEN = """
+import triton, triton.language as tl, torch
+@triton.jit
+def inner(x): return x
+@triton.jit
+def kernel(x, y): tl.store(y, inner(tl.load(x)))
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        kernel[(1,)](x, y)
+        return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        (("", ""), ("kernel",)),
+        (("kernel[(1,)](x, y)", "kernel[(1,)](x, y) if x.data_ptr() % 16 else None"), ()),
+        (("kernel[(1,)](x, y)", "launch = kernel; launch[(1,)](x, y)"), ()),
+        (("kernel[(1,)](x, y)", "kernel[(1,)](x, y); self.last = y"), ()),
+        (("kernel[(1,)](x, y)", "kernel[(1,)](x, y); inner[(1,)](x)"), ()),
+        (("kernel[(1,)](x, y)", "torch.cuda.synchronize(); kernel[(x.sum().item(),)](x, y)"), ()),
+        (("import triton,", "from kerneltune import PtxKernel\nimport triton,"), ()),
+    ],
+    ids=["plain", "asks_for_an_address", "another_name", "keeps", "launches_what_a_kernel_calls", "reads", "ptx"],
+)
+def test_a_compiler_is_shown_launches_only_where_it_can_see_all_that_is_done(
+    change: tuple[str, str], seen: tuple[str, ...]
+) -> None:
+    assert launched(SEEN.replace(*change)) == seen

@@ -1,0 +1,542 @@
+"""A packaged file in somebody's program: who answers a call, and that nothing wrong ever does.
+
+Candidates are plain torch here, and are run as if by Triton's interpreter; `test_builtin_packages` has real kernels.
+"""
+
+import copy
+import importlib.util
+import itertools
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from kerneltune.agent.authors.search.experts import ptx_experts
+from kerneltune.tools.judge.correctness.problem import describe
+from kerneltune.tools.languages.ptx.assemble import assemble
+from kerneltune.tools.package.write import Verified, packaged
+from kerneltune.tools.schema.errors import CannotPackage
+from kerneltune.tools.schema.sass import sections
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.task.load import described, find_task, read_task
+from kerneltune.tools.task.write import backward_source
+
+NORM = """
+import torch, torch.nn as nn
+COLS, ROWS, DTYPE = 8, 6, "float32"
+CASES = [{"name": "more", "ROWS": 20, "cpu": True}, {"name": "wide", "COLS": 16, "cpu": True},
+         {"name": "half", "DTYPE": "bfloat16", "cpu": True}, {"name": "hidden", "COLS": 32, "held_out": True}]
+def patch(x): return x  # names that the file has for something else
+class Model(nn.Module):
+    def __init__(self, cols, eps):
+        super().__init__()
+        self.eps, self.weight = eps, nn.Parameter(torch.rand(cols).to(getattr(torch, DTYPE)))
+    def forward(self, x): return patch(nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps))
+def get_inputs(): return [torch.randn(ROWS, COLS).to(getattr(torch, DTYPE))]
+def get_init_inputs(): return [COLS, 1e-3]
+"""
+NORM_KERNEL = """
+import torch
+from torch import nn
+calls = []
+class ModelNew(nn.Module):
+    def __init__(self, cols, eps):
+        super().__init__()
+        self.scale, self.eps = nn.Parameter(torch.empty(cols)), eps
+    def forward(self, x):
+        wide = x.float()
+        return (wide / (wide.square().mean(-1, keepdim=True) + 1e-3).sqrt() * self.scale).to(x.dtype)
+"""
+PACKING = NORM_KERNEL.replace(
+    "        wide =",
+    "        if not hasattr(self, 'packed'):\n            self.packed = self.scale * 1\n        wide =",
+).replace("* self.scale)", "* self.packed)")
+
+
+_number = itertools.count()
+
+
+class Norm(nn.Module):
+    """The user's own: other words for the same."""
+
+    def __init__(self, cols: int = 8, eps: float = 1e-3) -> None:
+        super().__init__()
+        self.gain, self.variance_epsilon, self.drop = nn.Parameter(torch.rand(cols)), eps, nn.Dropout(0.0)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        scale = torch.rsqrt(hidden.square().mean(-1, keepdim=True) + self.variance_epsilon)
+        dropped: torch.Tensor = self.drop(hidden * scale * self.gain)
+        return dropped
+
+
+class Net(nn.Module):
+    def __init__(self, **given: Any) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(Norm(**given), nn.Linear(8, 8)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def file_of(tmp_path: Path, task: str, kernel: str, name: str = "norm", arch: str = "sm_90") -> ModuleType:
+    path = tmp_path / f"{name}.py"
+    path.write_text(task)
+    out = tmp_path / f"{name}_op.py"
+    out.write_text(packaged([Verified(describe(read_task(path)), kernel)], arch=arch, header="# a header\n\n"))
+    return imported(out)
+
+
+def imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{path.stem}_{next(_number)}", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def _interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def op(tmp_path: Path) -> ModuleType:
+    return file_of(tmp_path, NORM, NORM_KERNEL)
+
+
+def test_the_kernel_answers_at_every_place_of_a_pattern_and_is_counted(op: ModuleType) -> None:
+    net, x = Net().eval(), torch.randn(12, 8)
+    wanted = net(x)
+    op.patch(net, "layers.*.0")
+    torch.testing.assert_close(net(x), wanted)
+    net(x)
+    assert op.calls(net) == {"layers.0.0": {"kernel": 2}, "layers.1.0": {"kernel": 2}}
+    assert op.unpatch(net) == 2
+    assert (op.calls(net), torch.equal(net(x), wanted)) == ({}, True)
+
+
+def test_a_star_is_each_module_at_the_top_and_not_the_model(op: ModuleType) -> None:
+    assert list(op.patch(nn.ModuleDict({"a": Norm(), "b": Norm()}).eval(), "*")) == ["a", "b"]
+
+
+def test_sizes_between_those_that_were_verified_run_and_leading_dimensions_are_folded(op: ModuleType) -> None:
+    norm = Norm().eval()
+    op.patch(norm)
+    for shape in [(6, 8), (20, 8), (13, 8), (3, 4, 8), (2, 2, 3, 8)]:
+        x = torch.randn(shape)
+        for _ in range(2):  # decided, then remembered
+            torch.testing.assert_close(norm(x), Norm.forward(norm, x))
+    assert op.calls(norm) == {"": {"kernel": 10}}
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(5, 8),
+        torch.randn(21, 8),
+        torch.randn(2, 2, 8),
+        torch.randn(8),
+        torch.randn(12, 8, dtype=torch.float64),
+        torch.randn(12, 8).bfloat16(),  # verified, but with parameters of its own dtype
+        torch.randn(8, 12).t(),
+        torch.randn(97)[1:].view(12, 8),
+        nn.functional.pad(torch.randn(12, 8), (0, 1))[:, :8],
+    ],
+    ids=["few", "many", "few_folded", "no_rows", "float64", "bfloat16", "transposed", "misaligned", "pitched"],
+)
+def test_what_was_not_verified_goes_to_the_original_with_one_warning(op: ModuleType, x: torch.Tensor) -> None:
+    norm = Norm().eval()
+    op.patch(norm)
+    with pytest.warns(UserWarning, match="the reference runs, not the kernel") as told:
+        found = norm(x), norm(x)
+    assert len(told) == 1
+    assert all(torch.equal(one, Norm.forward(norm, x)) for one in found)
+    assert op.calls(norm) == {"": {"reference": 2}}
+
+
+def test_another_gpu_or_none_is_the_reference_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    op = file_of(tmp_path, NORM, NORM_KERNEL)
+    norm = Norm().eval()
+    op.patch(norm)
+    with pytest.warns(UserWarning, match="verified for sm_90"):
+        norm(torch.randn(12, 8))
+    assert op.calls(norm) == {"": {"reference": 1}}
+
+
+@pytest.mark.parametrize(
+    ("model", "pattern", "said"),
+    [
+        (Net(eps=2e-3), "layers.*.0", "does not compute what was verified"),
+        (Net(), "layers.*.1", r"other parameters .*weight \[8, 8\]"),
+        (Net(), "layers.*", "other parameters"),
+        (Net(), "layer.*.norm", "no module is called .* there is layers"),
+        (nn.LayerNorm(8, bias=False, eps=1e-3), "", "does not compute"),
+    ],
+    ids=["another_epsilon", "another_shape", "more_than_it", "no_name", "another_norm"],
+)
+def test_a_module_that_is_not_what_was_verified_is_refused_and_none_is_patched(
+    op: ModuleType, model: nn.Module, pattern: str, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        op.patch(model, pattern)
+    assert op.calls(model) == {}
+
+
+def test_gradients_are_refused_in_one_sentence_that_names_the_flag(op: ModuleType) -> None:
+    norm, x = Norm().eval(), torch.randn(12, 8)
+    op.patch(norm)
+    norm(x)  # remembered
+    with torch.enable_grad():
+        with pytest.raises(RuntimeError, match=r"no verified backward: call it under torch\.no_grad.* --backward"):
+            norm(x)
+        norm.requires_grad_(requires_grad=False)
+        norm(x)
+        with pytest.raises(RuntimeError, match="--backward"):
+            norm(x.requires_grad_())
+        with pytest.warns(UserWarning, match="the reference runs"):
+            norm(torch.randn(5, 8, requires_grad=True)).sum().backward()  # by the original's own
+
+
+def test_a_module_that_drops_out_in_training_is_the_kernel_s_in_evaluation_only(op: ModuleType) -> None:
+    norm, x = Norm().eval(), torch.randn(12, 8)
+    norm.drop.p = 0.5
+    op.patch(norm)
+    norm(x)
+    with pytest.warns(UserWarning, match="in training"):
+        norm.train()(x)
+    assert op.calls(norm) == {"": {"kernel": 1, "reference": 1}}
+
+
+@pytest.mark.parametrize("kernel", [NORM_KERNEL, PACKING], ids=["plain", "keeps_what_it_packs"])
+def test_changed_parameters_are_what_the_next_call_computes_with(tmp_path: Path, kernel: str) -> None:
+    op = file_of(tmp_path, NORM, kernel)
+    norm, x = Norm().eval(), torch.randn(12, 8)
+    op.patch(norm)
+    norm(x)
+    for change in (
+        lambda: norm.gain.mul_(2.0),
+        lambda: norm.load_state_dict({"gain": torch.rand(8)}),
+        lambda: setattr(norm, "gain", nn.Parameter(torch.rand(8))),
+        lambda: setattr(norm.gain, "data", torch.rand(8)),
+    ):
+        change()
+        torch.testing.assert_close(norm(x), Norm.forward(norm, x))
+    assert op.calls(norm) == {"": {"kernel": 5}}
+
+
+def test_a_kernel_whose_constructor_packs_random_parameters_is_refused(tmp_path: Path) -> None:
+    packing = NORM_KERNEL.replace("empty(cols)), eps", "rand(cols)), eps\n        self.packed = self.scale * 2")
+    op = file_of(tmp_path, NORM, packing.replace("* self.scale)", "* self.packed / 2)"))
+    with pytest.raises(ValueError, match="times as far off as it may be"):
+        op.patch(Norm().eval())
+
+
+def test_a_copied_model_has_places_of_its_own(op: ModuleType) -> None:
+    norm, x = Norm().eval(), torch.randn(12, 8)
+    op.patch(norm)
+    norm(x)
+    other = copy.deepcopy(norm)
+    other.gain.mul_(3.0)
+    torch.testing.assert_close(other(x), 3 * norm(x))
+    assert (op.calls(norm), op.calls(other)) == ({"": {"kernel": 2}}, {"": {"kernel": 1}})
+
+
+def test_a_compiled_model_has_the_kernel_as_an_operator_and_guards_its_shapes(op: ModuleType) -> None:
+    torch.compiler.reset()
+    net = Net().eval()
+    op.patch(net, "layers.*.0")
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    for rows in (12, 15, 18):
+        torch.testing.assert_close(compiled(x := torch.randn(rows, 8)), net(x))
+    assert op.calls(net)["layers.0.0"] == {"kernel": 6}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(compiled(x := torch.randn(300, 8)), net(x))
+    assert op.calls(net)["layers.0.0"] == {"kernel": 6, "reference": 1}  # what was compiled is not counted
+    with torch.enable_grad(), pytest.raises(Exception, match="--backward"):
+        compiled(torch.randn(12, 8))
+
+
+def test_an_exported_model_has_the_operator(op: ModuleType) -> None:
+    net = Net().eval()
+    op.patch(net, "layers.*.0")
+    program = torch.export.export(net, (torch.randn(12, 8),))
+    assert [str(n.target) for n in program.graph.nodes].count(f"kerneltune.{op.OP}.default") == 2
+
+
+def test_of_several_kernels_the_one_answers_that_was_timed_at_the_shape(tmp_path: Path) -> None:
+    tasks = []
+    for name, constants in (("prefill", "8, 20"), ("decode", "8, 1")):
+        path = tmp_path / f"{name}.py"
+        path.write_text(NORM.replace("COLS, ROWS, DTYPE = 8, 6", f"COLS, ROWS, DTYPE = {constants}"))
+        tasks.append(describe(read_task(path)))
+    kernels = [Verified(task, NORM_KERNEL + f"# {task.name}\n") for task in tasks]
+    (tmp_path / "two.py").write_text(packaged(kernels, arch="sm_90", header="# a header\n\n"))
+    op = imported(tmp_path / "two.py")
+    norm = Norm().eval()
+    op.patch(norm)
+    for rows in (20, 1, 1, 13):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(norm(x), Norm.forward(norm, x))
+    place, state = getattr(norm, op._ATTRIBUTE), [norm.gain]
+    chosen = [op._match(place, [torch.randn(rows, 8)], state) for rows in (20, 1, 13)]
+    assert [op.VERIFIED[entry].kernel for entry, _ in chosen] == [
+        0,
+        1,
+        1,
+    ]  # decode has 1 to 20 rows, prefill was timed at 20
+    assert op.calls(norm) == {"": {"kernel": 4}}
+    assert op._check() == 0
+    assert op.ModelNew(8, 1e-3).eval()(torch.randn(2, 8)).shape == (2, 8)
+    other = describe(read_task(_function_task(tmp_path)))
+    with pytest.raises(CannotPackage, match="they are not one op"):
+        packaged([kernels[0], Verified(other, "")], arch="sm_90", header="")
+
+
+def _function_task(tmp_path: Path) -> Path:
+    path = tmp_path / "tail_task.py"
+    path.write_text(FUNCTION)
+    return path
+
+
+NORM_GRADIENTS = """
+import torch
+from torch import nn
+class ModelNew(nn.Module):
+    def __init__(self, cols, eps):
+        super().__init__()
+        self.forward_model = nn.Module()
+        self.forward_model.weight = nn.Parameter(torch.empty(cols))
+    def forward(self, x, gradient):
+        wide, g = x.float(), gradient.float()
+        r = torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-3)
+        w = self.forward_model.weight.float()
+        d = g * w
+        dx = r * d - wide * r**3 * (d * wide).mean(-1, keepdim=True)
+        return dx.to(x.dtype), (g * wide * r).sum(0).to(x.dtype)
+"""
+
+
+NORM_GRADIENTS_PACKED = NORM_GRADIENTS.replace(
+    "empty(cols))", "empty(cols))\n        self.packed = torch.ones(cols)"
+).replace("self.forward_model.weight.float()", "self.packed")
+
+
+def with_gradients(tmp_path: Path, task: str, gradients: str) -> ModuleType:
+    """The file of a task's kernel and of one for its gradients."""
+    forward, backward = gradient_tasks(tmp_path, task)
+    out = tmp_path / "norm_op.py"
+    kernels = [Verified(forward, NORM_KERNEL)]
+    out.write_text(packaged(kernels, arch="sm_90", header="# a header\n\n", backward=[Verified(backward, gradients)]))
+    return imported(out)
+
+
+def gradient_tasks(tmp_path: Path, source: str) -> tuple[TaskSpec, TaskSpec]:
+    """A task, and the one of its gradients."""
+    path = tmp_path / "norm.py"
+    path.write_text(source)
+    task = describe(read_task(path))
+    (tmp_path / "norm_backward.py").write_text(backward_source(task, source))
+    return task, describe(read_task(tmp_path / "norm_backward.py"))
+
+
+def trained(model: nn.Module, *, compiled: bool = False) -> list[torch.Tensor | None]:
+    """The parameters and the gradient of the input after two steps."""
+    torch.manual_seed(3)
+    steps = torch.optim.SGD(model.parameters(), lr=0.02)
+    called: Any = torch.compile(model, fullgraph=True, backend="aot_eager") if compiled else model
+    with torch.enable_grad():
+        for _ in range(2):
+            x = torch.randn(6, 8, requires_grad=True)
+            steps.zero_grad()
+            checkpoint(called, x, use_reentrant=False).square().sum().backward()
+            steps.step()
+    return [*(p.detach() for p in model.parameters()), x.grad]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_with_verified_gradients_a_model_trains_as_it_did(tmp_path: Path, compiled: bool) -> None:
+    torch.compiler.reset()
+    op = with_gradients(tmp_path, NORM, NORM_GRADIENTS)
+    assert op._check() == 0
+    norm = Norm()
+    untrained = copy.deepcopy(norm.gain)
+    wanted = trained(copy.deepcopy(norm))
+    op.patch(norm)
+    for found, its in zip(trained(norm, compiled=compiled), wanted, strict=True):
+        torch.testing.assert_close(found, its)
+    assert (norm.gain - untrained).abs().min() > 0.01
+    assert op.calls(norm)[""] == {"kernel": 4, "gradients": 2}  # a checkpoint runs each forward twice
+    shapes = r"not verified. Verified: float32\[6, 8\]; .*\[6, 16\]; bf"
+    with torch.enable_grad(), pytest.warns(UserWarning, match=shapes):
+        norm(torch.randn(13, 8)).sum().backward()  # the kernel has them, its gradients do not
+
+
+def test_an_operator_with_gradients_is_as_torch_wants_it(tmp_path: Path) -> None:
+    op, norm, x = with_gradients(tmp_path, NORM, NORM_GRADIENTS), Norm(), torch.randn(6, 8, requires_grad=True)
+    op.patch(norm)
+    place = vars(norm)[op._ATTRIBUTE]
+    number, _ = op._match(place, [x], [norm.gain])
+    gradients = op._backward_of(place, number, [x], [norm.gain])
+    with torch.enable_grad():
+        torch.library.opcheck(op._operator, ([x], [norm.gain], number, place.number))
+    torch.library.opcheck(op._backward, ([x.detach()] * 2, [norm.gain.detach()], gradients, place.number))
+
+
+def test_gradients_that_no_kernel_has_are_those_of_pytorch_or_an_error(tmp_path: Path) -> None:
+    buffer = NORM.replace(
+        "self.eps, self.weight = eps, nn.Parameter(", "self.eps = eps; self.register_buffer('weight', "
+    )
+    of_input = NORM_GRADIENTS.replace(", (g * wide * r).sum(0).to(x.dtype)", "")
+    op, norm, x = with_gradients(tmp_path, buffer, of_input), Norm(), torch.randn(6, 8, requires_grad=True)
+    op.patch(norm)
+    with torch.enable_grad():
+        with pytest.warns(UserWarning, match="what is a buffer of the reference, were not verified"):
+            norm(x).sum().backward()  # what is a buffer of the reference is a parameter here
+        assert norm.gain.grad is not None
+        norm.gain.requires_grad = False
+        (once,) = torch.autograd.grad(norm(x).square().sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="no autograd formula"):
+            torch.autograd.backward(once.sum())
+    assert op.calls(norm)[""] == {"reference": 1, "kernel": 1, "gradients": 1}
+
+
+def test_a_kernel_of_gradients_is_given_tensors_that_begin_at_16_bytes(tmp_path: Path) -> None:
+    asks = NORM_GRADIENTS.replace("        wide, g", "        assert gradient.data_ptr() % 16 == 0\n        wide, g")
+    op, norm, x = with_gradients(tmp_path, NORM, asks), Norm(), torch.randn(6, 8, requires_grad=True)
+    op.patch(norm)
+    with torch.enable_grad():
+        torch.autograd.backward(torch.cat([torch.zeros(1), norm(x).flatten()]).square().sum())
+    assert op.calls(norm)[""]["gradients"] == 1
+
+
+def test_gradients_of_another_op_or_of_packed_parameters_are_refused(tmp_path: Path) -> None:
+    op = with_gradients(tmp_path, NORM, NORM_GRADIENTS_PACKED)
+    with pytest.raises(ValueError, match="times as far off as it may be"):
+        op.patch(Norm())
+    task, gradients = gradient_tasks(tmp_path, NORM)
+    other = replace(gradients, source=gradients.source.replace("1e-3", "1e-2"))
+    for its_task in (task, other):
+        with pytest.raises(CannotPackage, match="not the task of the gradients"):
+            packaged(
+                [Verified(task, NORM_KERNEL)], arch="sm_90", header="", backward=[Verified(its_task, NORM_GRADIENTS)]
+            )
+
+
+FUNCTION = """
+import torch
+ROWS = 6
+CASES = [{"name": "more", "ROWS": 9, "cpu": True}]
+def tail(x, bias=None, *, scale: float = 2.0, more=()):
+    y = x * scale if bias is None else x * scale + bias
+    return {"y": y, "both": (y.sum(-1), 7)}
+class Model(torch.nn.Module):
+    def forward(self, x, bias):
+        return tail(x, bias, scale=3.0)
+def get_inputs(): return [torch.randn(ROWS, 8), torch.randn(8)]
+def get_init_inputs(): return []
+"""
+FUNCTION_KERNEL = """
+import torch
+class ModelNew(torch.nn.Module):
+    def forward(self, x, bias):
+        y = 3 * x + bias
+        return {"y": y.t().contiguous().t(), "both": (y.sum(-1), 7)}
+"""
+
+
+def test_a_function_is_replaced_under_its_own_name_with_its_own_arguments(tmp_path: Path) -> None:
+    op = file_of(tmp_path, FUNCTION, FUNCTION_KERNEL, "tail_task")
+    assert op.__all__ == ["tail", "ModelNew", "calls", "patch", "unpatch"]
+    x, bias = torch.randn(6, 8), torch.randn(8)
+    place = op._place_of_function()
+    for found in (op.tail(x, bias, scale=3.0), op.tail(x=x, scale=3.0, bias=bias)):
+        assert list(found) == ["y", "both"]
+        assert (type(found["both"]), found["both"][1]) == (tuple, 7)
+        torch.testing.assert_close(found["y"], 3 * x + bias)
+        assert found["y"].is_contiguous()  # as the reference's
+    assert place.calls == {"kernel": 2}
+    with pytest.warns(UserWarning, match="other arguments"):
+        assert torch.equal(op.tail(x)["y"], x * 2.0)
+    assert torch.equal(op.tail(x, bias)["y"], x * 2.0 + bias)
+    assert torch.equal(op.tail(x, bias, scale=3.0, more=(1,))["y"], x * 3.0 + bias)
+    with pytest.raises(TypeError):
+        op.tail(x, bias, size=1)
+    assert place.calls == {"kernel": 2, "reference": 4}
+
+
+def test_importing_a_file_twice_or_two_of_them_is_no_clash(tmp_path: Path) -> None:
+    one = file_of(tmp_path, NORM, NORM_KERNEL)
+    again, other = file_of(tmp_path, NORM, NORM_KERNEL), file_of(tmp_path, NORM, NORM_KERNEL + "# another\n")
+    models = [file.ModelNew(8, 1e-3).eval() for file in (one, again, other)]
+    for model in models:
+        model(torch.randn(12, 8))
+    assert [file.calls(m) for file, m in zip((one, again, other), models, strict=True)] == [{"": {"kernel": 1}}] * 3
+
+
+def test_a_file_for_what_it_holds_says_that_it_is_right_and_for_what_is_wrong_that_it_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert file_of(tmp_path, NORM, NORM_KERNEL)._check() == 0
+    assert capsys.readouterr().out.count("✔") == 3  # rows together, wide, half
+    wrong = NORM_KERNEL.replace("1e-3).sqrt", "2e-2).sqrt")
+    assert file_of(tmp_path, NORM, wrong)._check() == 1
+    assert "✗" in capsys.readouterr().out
+
+
+PTX = r"""
+.version 8.0
+.target sm_90
+.address_size 64
+// .entry not_this(.param .u32 x)
+.visible .entry relu(.param .u64 y, .param .u64 .ptr .global x, .param .u32 n) .reqntid 128, 1, 1 {
+    .reg .f32 %f<2>; .reg .u64 %rd<3>;
+    ld.param.u64 %rd1, [y]; ld.param.u64 %rd2, [x];
+    ld.global.f32 %f1, [%rd2]; max.f32 %f1, %f1, ZERO; st.global.f32 [%rd1], %f1;
+    ret;
+}
+"""
+
+
+def test_a_kernel_in_ptx_brings_its_loader_which_fills_in_and_assembles_what_the_judge_did(tmp_path: Path) -> None:
+    task = described(find_task("rms_norm"))
+    assert task
+    (sketch, *_) = ptx_experts("rms_norm")
+    path = tmp_path / "rms_norm_op.py"
+    path.write_text(packaged([Verified(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n"))
+    loader = path.read_text().partition("\nclass PtxKernel")[2].partition("\n_HELD = ")[0]
+    assert sum(bool(line.strip()) for line in loader.splitlines()) <= 60
+    op = imported(path)
+    assert op._new_kernel(0).PtxKernel is op.PtxKernel
+    wanted = assemble(PTX.replace("ZERO", "0f00000000"), "sm_90", tmp_path)
+    template = op.PtxKernel(PTX.replace("ZERO", "${ZERO}"), entry="relu", configs=[{"ZERO": "0f00000000"}])
+    cubin, *facts = template._assembled(template.configs[0], "sm_90")
+    assert facts == ["relu", ["u64", "u64", "u32"], {"reqntid": [128, 1, 1]}]
+    assert code_of(cubin) == code_of(wanted.cubin)  # the judge's has a table of lines, too
+
+
+def code_of(cubin: bytes) -> bytes:
+    return next(section.data(cubin) for section in sections(cubin) if section.name.startswith(".text."))
+
+
+def test_a_kernel_in_cuda_c_is_refused_for_it_needs_its_compiler_wherever_it_runs() -> None:
+    kernel = Path(__file__).resolve().parents[3] / "corpus/honest/cuda_softmax_in_registers.py"
+    task = described(find_task("softmax"))
+    assert task is not None
+    with pytest.raises(CannotPackage, match="softmax is in CUDA C\\+\\+, which needs NVRTC"):
+        packaged([Verified(task, kernel.read_text())], arch="sm_90", header="")

@@ -1,0 +1,128 @@
+"""What is seen of a running program's calls, and the task that it makes."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.task.capture import Capture, made_with, named, seen_call, task_of
+from kerneltune.tools.task.load import read_task
+from kerneltune.tools.task.write import SeenTensor
+from tests.test_house import HEAVY
+
+CODE = """
+import torch
+from torch import nn
+
+def tail(x, bias=None, *, scale=1.0):
+    return x * scale if bias is None else x * scale + bias
+
+class Norm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.eps, self.weight = eps, nn.Parameter(torch.ones(dim))
+    def forward(self, x):
+        return x * self.weight
+
+class Mlp(nn.Module):
+    def __init__(self, width, hidden: int = 32, act="gelu"):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+    def forward(self, hidden_states, mask=None):
+        return self.down(self.up(hidden_states))
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Iterator[ModuleType]:
+    """A module of a person's, which is loaded."""
+    path = tmp_path / "mine_to_watch.py"
+    path.write_text(CODE)
+    spec = importlib.util.spec_from_file_location("mine_to_watch", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mine_to_watch"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["mine_to_watch"]
+
+
+def test_calls_are_told_apart_by_their_form_and_counted_and_the_program_is_as_it_was(mine: ModuleType) -> None:
+    before = mine.tail, vars(mine.Mlp)["forward"]
+    model = mine.Mlp(8)
+    with Capture("Mlp") as seen, Capture(mine.tail) as functions:
+        for rows in (4, 4, 1, 4):
+            model(torch.randn(rows, 8))
+        assert torch.equal(mine.tail(torch.ones(2), scale=2.0), torch.full((2,), 2.0))
+        with pytest.raises(TypeError):
+            mine.tail()
+    assert [(call.times, call.arguments["hidden_states"].shape) for call in seen.calls] == [(3, (4, 8)), (1, (1, 8))]
+    assert [call.arguments["scale"] for call in functions.calls] == [2.0]
+    assert (mine.tail, vars(mine.Mlp)["forward"]) == before
+
+
+def test_what_is_seen_becomes_a_task_with_weights_and_what_the_module_was_made_with(
+    mine: ModuleType, tmp_path: Path
+) -> None:
+    model = mine.Mlp(8, 64)
+    with Capture(model) as seen:
+        mine.Mlp(16)(torch.randn(3, 16))  # another one
+        for rows in (4, 4, 1):
+            model(hidden_states=torch.randn(2, rows, 8, dtype=torch.float64).float())
+    path = tmp_path / "mlp_task.py"
+    path.write_text(seen.source())
+    cases = {case.name: case for case in read_task(path).cases}
+    assert (cases["main"].weight, cases["seen_2"].weight, dict(cases["seen_2"].overrides)) == (2, 1, {"SEQUENCE": 1})
+    assert "return [COLS, 64]  # width, hidden" in path.read_text()
+
+
+def test_values_are_drawn_as_they_were_seen() -> None:
+    call = seen_call({"x": torch.rand(100) * 9, "i": torch.tensor([3, 7]), "y": torch.randn(64) + 50, "flag": True})
+    x, i, y = (call.arguments[name] for name in ("x", "i", "y"))
+    assert isinstance(x, SeenTensor)
+    assert isinstance(i, SeenTensor)
+    assert isinstance(y, SeenTensor)
+    assert (x.least >= 0, (i.low, i.high), 49 < y.mean < 51) == (True, (3, 8), True)
+
+
+def test_the_expressions_of_a_task_give_such_values(mine: ModuleType, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    calls = [seen_call({"x": torch.rand(64, 128) * 90, "bias": torch.randn(128) * 0.01 + 5})]
+    names: dict[str, object] = {}
+    exec(task_of(mine.tail, calls, None), names)
+    x, bias = names["get_inputs"]()  # type: ignore[operator]
+    assert (float(x.min()) >= 0, 25 < float(x.square().mean().sqrt()) < 100) == (True, True)
+    assert 4.9 < float(bias.mean()) < 5.1
+
+
+def test_arguments_of_a_constructor_are_found_in_the_module_or_by_trying(mine: ModuleType) -> None:
+    assert made_with(mine.Norm(24, 1e-3)) == {"eps": 1e-3, "dim": 24}
+    assert made_with(mine.Mlp(8)) == {"width": 8}
+    assert made_with(mine.Mlp(8, 24)) == {"width": 8, "hidden": 24}
+    model = mine.Norm(4)
+    model.extra = torch.nn.Linear(3, 3)
+    with pytest.raises(TaskError, match=r"made_with=\{'dim': …\}"):
+        made_with(model)
+
+
+def test_a_name_is_that_of_a_person_s_own_before_a_library_s(mine: ModuleType) -> None:
+    assert named("Mlp") is named("mine_to_watch.Mlp") is named("mine_to_watch:Mlp") is mine.Mlp
+    with pytest.raises(TaskError, match="nothing that is loaded is called Nothing"):
+        Capture("Nothing").__enter__()
+    with Capture("tail") as seen:
+        pass
+    with pytest.raises(TaskError, match="no call of tail was seen"):
+        seen.source()
+
+
+def test_nothing_heavy_comes_into_the_watched_program() -> None:
+    code = "import sys, kerneltune.tools.task.capture; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {*HEAVY, "rich", "cyclopts", "jinja2", "numpy"} & set(loaded) == set()

@@ -1,0 +1,934 @@
+"""How a verified kernel stands in for its reference. This text ends every packaged file, after its facts; nothing here
+imports it.
+
+The kernel runs for what was verified; whatever else comes goes to the reference, with one warning for each reason.
+"""
+
+import ast
+import builtins
+import copy
+import fnmatch
+import functools
+import inspect
+import linecache
+import math
+import os
+import sys
+import types
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Spec(NamedTuple):
+    """A tensor that was verified. A size of None is a batch dimension, within `lead` of its entry; `stride` counts
+    elements, and is None for row-major."""
+
+    dtype: torch.dtype
+    shape: tuple[int | None, ...]
+    stride: tuple[int, ...] | None = None
+
+
+class Entry(NamedTuple):
+    """Cases that were verified and differ in their batch dimensions alone. `constants`: what the smallest of them
+    replaces in its reference; `lead`: the smallest and the largest size of each batch dimension; `alters`: whether
+    those constants reach more of the reference than its inputs; `kernel`: which one answers; `backward`: the inputs are
+    those of a forward and the gradients of its outputs, and what comes out are the gradients of its floating inputs and
+    of its parameters."""
+
+    cases: str
+    constants: dict[str, Any]
+    init: list[Any]
+    state: dict[str, Spec]
+    inputs: list[Any]
+    outputs: Any
+    lead: tuple[tuple[int, int], ...] = ()
+    alters: bool = False
+    kernel: int = 0
+    backward: bool = False
+
+
+class Kernel(NamedTuple):
+    """A kernel, and the task that it was verified for. `folds`: whether the reference gives the same for more leading
+    dimensions than were verified; `keeps`: whether the host code may keep something between calls; `launched`: kernels
+    whose launches torch.compile can see."""
+
+    folds: bool
+    keeps: bool
+    launched: tuple[str, ...]
+    source: str
+    reference: str
+
+
+class Given(NamedTuple):
+    """A value that was verified for a parameter, and that must be given."""
+
+    value: Any
+
+
+INPUT = object()  # among parameters: a tensor, or a tree of them; a plain value is a default that was left as it is
+
+# facts: the writer puts those of one kernel in the place of these
+NAME = OP = "op"
+ARCH = "sm_90"
+PARAMETERS: dict[str, Any] = {}  # of the forward that the kernel stands in for
+CALLED, CALLED_WITH = "", PARAMETERS  # the function of the reference that Model.forward calls and nothing else; its own
+TOLERANCE = 0.0  # of `python FILE`: an error, as a share of the value and the root mean square of its output
+VERIFIED: list[Entry] = []
+KERNELS: list[Kernel] = []
+# end of facts
+
+_HELD = "forward_model."  # before the names of a forward's state in the task of its gradients
+_HAS_GRADIENT = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # dtypes that such a task asks for
+
+_ATTRIBUTE = f"_packaged_{OP}"  # of a patched module
+_NO_BACKWARD = (
+    f"{NAME} has no verified backward: call it under torch.no_grad(), or package a kernel of `optimize --backward`"
+)
+
+# The two sources, each a module of its own: a name of one means nothing in the other ----------------------------------
+
+
+def _module(name: str, source: str, constants: Mapping[str, Any] | None = None) -> Any:
+    """Run a source, with other values for some of its constants. Tracebacks and Triton find its text."""
+    file = f"{__file__}:{name}"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    module = types.ModuleType(f"{__name__}.{name}")
+    sys.modules[module.__name__] = module  # where dataclasses look
+    if "PtxKernel" in globals():
+        vars(module)["__builtins__"] = vars(builtins) | {"__import__": _imported}
+    tree = ast.parse(source, file)
+    for node in tree.body if constants else ():
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                node.value = _replaced(target, node.value, constants or {})
+        elif isinstance(node, ast.AnnAssign) and node.value:
+            node.value = _replaced(node.target, node.value, constants or {})
+    exec(compile(ast.fix_missing_locations(tree), file, "exec"), vars(module))  # noqa: S102 - the text of this file
+    return module
+
+
+def _imported(name: str, *rest: Any) -> Any:
+    """As `import` does, but that PTX is launched by what is in this file."""
+    if name.partition(".")[0] in ("kerneltune", "tools"):
+        return types.SimpleNamespace(PtxKernel=globals()["PtxKernel"])
+    return __import__(name, *rest)
+
+
+def _replaced(target: ast.expr, value: ast.expr, constants: Mapping[str, Any]) -> ast.expr:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        pairs = zip(target.elts, value.elts, strict=False)
+        return ast.Tuple([_replaced(one, its, constants) for one, its in pairs], ast.Load())
+    name = getattr(target, "id", "")
+    return ast.parse(repr(constants[name]), mode="eval").body if name in constants else value
+
+
+def _new_kernel(number: int) -> Any:
+    return _module(f"kernel{number or ''}", KERNELS[number].source)
+
+
+@functools.cache
+def _reference(number: int) -> Any:
+    """The reference with the constants of an entry; that of -1 is the first, with its own."""
+    constants, kernel = (VERIFIED[number].constants, VERIFIED[number].kernel) if number >= 0 else (None, 0)
+    return _module(f"reference{number + 1 or ''}", KERNELS[kernel].reference, constants)
+
+
+def _made(made_by: Callable[..., nn.Module], arguments: Sequence[Any], device: Any) -> nn.Module:
+    """A module on a device, made without a trace in the caller's random numbers."""
+    with torch.random.fork_rng(), torch.device(device):
+        return made_by(*copy.deepcopy(arguments)).to(device).eval().requires_grad_(requires_grad=False)
+
+
+def _paired(own: Mapping[str, Tensor], wanted: Mapping[str, Spec]) -> dict[str, str]:
+    """A state's keys in the reference, and where a module has them: under the same name, else in order of equal
+    shapes."""
+    paired = {key: key for key, spec in wanted.items() if key in own and tuple(own[key].shape) == spec.shape}
+    rest = [name for name in own if name not in paired]
+    for key, spec in wanted.items():
+        alike = [name for name in rest if tuple(own[name].shape) == spec.shape]
+        if key not in paired and alike:
+            paired[key] = alike[0]
+            rest.remove(alike[0])
+    return {key: paired[key] for key in wanted if key in paired}
+
+
+# Trees of tensors, and whether they are what was verified -------------------------------------------------------------
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, list | tuple | dict) and not isinstance(tree, Spec):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from _leaves(part)
+    else:
+        yield tree
+
+
+def _specs(tree: Any) -> list[Spec]:
+    return [leaf for leaf in _leaves(tree) if isinstance(leaf, Spec)]
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in _leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _filled(tree: Any, tensors: Iterator[Tensor]) -> Any:
+    """The tree with the next tensors in the place of its specs."""
+    if isinstance(tree, Spec):
+        return next(tensors)
+    if isinstance(tree, dict):
+        return {key: _filled(part, tensors) for key, part in tree.items()}
+    return type(tree)([_filled(part, tensors) for part in tree]) if isinstance(tree, list | tuple) else tree
+
+
+def _fits(spec: Any, value: Any, lead: Sequence[tuple[int, int]], extra: int) -> bool:
+    """Whether a value is as was verified, when `extra` leading dimensions of it are folded into one."""
+    if isinstance(spec, Spec):
+        return isinstance(value, Tensor) and _tensor_fits(spec, value, lead, extra if None in spec.shape else 0)
+    if isinstance(spec, dict):
+        alike = isinstance(value, dict) and value.keys() == spec.keys()
+        return alike and all([_fits(part, value[key], lead, extra) for key, part in spec.items()])
+    if isinstance(spec, list | tuple):
+        alike = isinstance(value, list | tuple) and len(value) == len(spec)
+        return alike and all([_fits(part, its, lead, extra) for part, its in zip(spec, value, strict=True)])
+    return type(value) is type(spec) and bool(value == spec)
+
+
+def _tensor_fits(spec: Spec, value: Tensor, lead: Sequence[tuple[int, int]], extra: int) -> bool:
+    if value.dtype != spec.dtype or value.dim() != len(spec.shape) + extra:
+        return False
+    if not (value.is_contiguous() if spec.stride is None else value.stride() == spec.stride):
+        return False
+    shape = value.flatten(0, extra).shape if extra else value.shape
+    for axis, wanted in enumerate(spec.shape):
+        low, high = lead[axis] if wanted is None else (wanted, wanted)
+        if not low <= shape[axis] <= high:
+            return False
+    return True
+
+
+def _extra(entry: Entry, value: Any) -> int:
+    """Leading dimensions more than were verified, which can be folded."""
+    pairs = zip(_leaves(entry.inputs), _leaves(value), strict=False) if KERNELS[entry.kernel].folds else ()
+    found = [t.dim() - len(s.shape) for s, t in pairs if isinstance(s, Spec) and None in s.shape and hasattr(t, "dim")]
+    return max(found[0], 0) if found else 0
+
+
+# The kernel, with the parameters of one module ------------------------------------------------------------------------
+
+
+class _Bound:
+    """A ModelNew whose parameters are a module's."""
+
+    def __init__(self, entry: Entry, state: Sequence[Tensor], device: torch.device) -> None:
+        self._keeps = KERNELS[entry.kernel].keeps
+        module = _new_kernel(entry.kernel) if self._keeps else _kernels[entry.kernel]
+        model = _made(module.ModelNew, entry.init, device)
+        paths = _paired(dict(model.state_dict(keep_vars=True)), entry.state)
+        self.forward, self._seen = model.forward, _versions(state)
+        self.slots: list[tuple[dict[str, Any], str]] = [
+            _slot(model, paths[key]) if key in paths else ({"": None}, "") for key in entry.state
+        ]
+
+    def holds(self, state: Sequence[Tensor]) -> bool:
+        """Whether nothing that host code may keep was made of others than these, or before they were changed."""
+        return not self._keeps or self._seen == _versions(state)
+
+    def give(self, state: Sequence[Tensor]) -> None:
+        """Let the kernel read these."""
+        for (held, leaf), tensor in zip(self.slots, state, strict=True):
+            if held.get(leaf) is not tensor:
+                held[leaf] = tensor
+
+
+def _slot(model: nn.Module, path: str) -> tuple[dict[str, Any], str]:
+    above, _, leaf = path.rpartition(".")
+    owner = model.get_submodule(above)
+    return (owner._parameters if leaf in owner._parameters else owner._buffers), leaf
+
+
+def _versions(state: Sequence[Tensor]) -> list[tuple[int, int, int]]:
+    return [(id(t), t.data_ptr(), 0 if t.is_inference() else t._version) for t in state]
+
+
+class _Place:
+    """A module whose forward is replaced. `paths`: the reference's names for its state, and the module's; `entries`:
+    those whose reference was shown to be this module's; `original`: a forward that only this instance has;
+    `eval_only`: whether the module does something else in training."""
+
+    def __init__(
+        self,
+        paths: Mapping[str, str],
+        entries: Sequence[int],
+        original: Callable[..., Any] | None = None,
+        parameters: Mapping[str, Any] = PARAMETERS,
+        *,
+        eval_only: bool = False,
+    ) -> None:
+        self.paths, self.original, self.eval_only = paths, original, eval_only
+        self.entries = tuple(number for number in entries if not VERIFIED[number].backward)
+        # with the names of what a kernel for gradients has them for: not of buffers
+        self.backwards = {number: _parameters_of(number) for number in entries if VERIFIED[number].backward}
+        self.parameters, self.given = parameters, [name for name, value in parameters.items() if value is INPUT]
+        # the tensors come first, and nothing else must be given
+        self.is_plain = list(parameters)[: len(self.given)] == self.given and not any(
+            isinstance(its, Given) for its in parameters.values()
+        )
+        self.calls: Counter[str] = Counter()
+        self.known: dict[Any, _Known] = {}
+        self.bound: dict[int, _Bound] = {}
+        self.number = len(_places)
+        _places.append(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Place":
+        entries = (*self.entries, *self.backwards)
+        return _Place(self.paths, entries, self.original, self.parameters, eval_only=self.eval_only)
+
+    def remember(self, module: nn.Module, args: tuple[Tensor, ...], state: list[Tensor], known: "_Known") -> None:
+        """Know the next call like this one."""
+        if len(self.known) >= 1000:
+            self.known.clear()
+        slots = zip(self.paths.values(), state, known.bound.slots, strict=True)
+        held = [(*_slot(module, path), tensor, tensor.data_ptr(), slot) for path, tensor, slot in slots]
+        self.known[tuple([(type(t), t.shape, t.stride(), t.dtype, t.device) for t in args])] = known._replace(
+            state=held
+        )
+
+    def run(self, number: int, tensors: Sequence[Tensor], state: Sequence[Tensor]) -> list[Tensor]:
+        """The kernel's answers, in the order of the entry's outputs."""
+        entry = VERIFIED[number]
+        bound = self.bound.get(number)
+        if bound is None or not bound.holds(state):
+            bound = self.bound[number] = _Bound(entry, state, tensors[0].device)
+        bound.give(state)
+        return _answers(bound.forward(*_filled(entry.inputs, iter(tensors))), entry)
+
+
+_places: list[_Place] = []
+_kernels = [_new_kernel(number) for number in range(len(KERNELS))]
+
+
+def _answers(found: Any, entry: Entry) -> list[Tensor]:
+    """The tensors of an answer, each with the strides that the reference's has."""
+    return [_laid_out(t, spec) for t, spec in zip(_tensors(found), _specs(entry.outputs), strict=True)]
+
+
+def _laid_out(tensor: Tensor, spec: Spec) -> Tensor:
+    if spec.stride is None:
+        return tensor.contiguous()
+    if tensor.stride() == spec.stride:
+        return tensor
+    return tensor.new_empty_strided(tensor.shape, spec.stride).copy_(tensor)
+
+
+# The operator, which is what compilers see of it ----------------------------------------------------------------------
+
+
+def _opaque(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) -> list[Tensor]:
+    """The kernel, for one entry of VERIFIED. Its outputs are nobody else's memory. Autograd and compiled code may give
+    it tensors that begin anywhere."""
+    _places[place].calls["gradients" if VERIFIED[entry].backward else "kernel"] += 1
+    tensors = [t.clone() if t.data_ptr() % 16 else t for t in tensors]
+    answers = _places[place].run(entry, tensors, state)
+    taken = {t.untyped_storage().data_ptr() for t in (*tensors, *state)}
+    for index, answer in enumerate(answers):
+        if answer.untyped_storage().data_ptr() in taken:
+            answers[index] = answer.clone()
+        taken.add(answers[index].untyped_storage().data_ptr())
+    return answers
+
+
+def _shapes(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) -> list[Tensor]:
+    """The outputs without their data."""
+    its = VERIFIED[entry]
+    lead = next((t.shape for t, s in zip(tensors, _specs(its.inputs), strict=True) if None in s.shape), ())
+    made = []
+    for spec in _specs(its.outputs):
+        shape = [lead[axis] if size is None else size for axis, size in enumerate(spec.shape)]
+        if spec.stride is None:
+            made.append(tensors[0].new_empty(shape, dtype=spec.dtype))
+        else:
+            made.append(tensors[0].new_empty_strided(shape, spec.stride, dtype=spec.dtype))
+    return made
+
+
+def _in_sight(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) -> list[Tensor]:
+    """The kernel, for a compiler that looks into its host code."""
+    its, (model, paths) = VERIFIED[entry], _seen[entry]
+    given = {paths[key]: tensor for key, tensor in zip(its.state, state, strict=True) if key in paths}
+    return _answers(torch.func.functional_call(model, given, tuple(_filled(its.inputs, iter(tensors)))), its)
+
+
+class _InSight:
+    """A Triton kernel whose launches are seen where something looks at them."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, grid: Any) -> Any:
+        return torch.library.wrap_triton(self._kernel)[grid]
+
+
+def _traceable() -> list[tuple[nn.Module, dict[str, str]]]:
+    """For each entry a ModelNew without data whose launches can be seen, and its names for the state; nothing if one of
+    them has more than that."""
+    modules, found = [_new_kernel(number) for number in range(len(KERNELS))], []
+    for module, its in zip(modules, KERNELS, strict=True):
+        for name in its.launched:
+            if type(kernel := getattr(module, name)).__name__ not in ("JITFunction", "Autotuner"):  # TRITON_INTERPRET=1
+                return []
+            setattr(module, name, _InSight(kernel))
+    forwards = [entry for entry in VERIFIED if not entry.backward]
+    for entry in forwards if all(KERNELS[entry.kernel].launched for entry in forwards) else ():
+        try:
+            model = _made(modules[entry.kernel].ModelNew, entry.init, "meta")
+        except (RuntimeError, NotImplementedError, TypeError, ValueError):  # its constructor reads values
+            return []
+        own = dict(model.state_dict(keep_vars=True))
+        paths = _paired(own, entry.state)
+        if set(own) != set(paths.values()) or any(name not in own for name, _ in model.named_buffers()):
+            return []
+        found.append((model, paths))
+    return found
+
+
+def _refuse(context: Any, *gradients: Any) -> None:
+    raise RuntimeError(_NO_BACKWARD)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keep for the backward what the forward was given."""
+    tensors, state, ctx.entry, ctx.place = inputs
+    ctx.count = len(tensors)
+    ctx.save_for_backward(*tensors, *state)
+
+
+def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    """Of the tensors and of the state, by the kernel that was verified for it."""
+    saved, its = list(ctx.saved_tensors), VERIFIED[ctx.entry]
+    tensors, state = saved[: ctx.count], saved[ctx.count :]
+    place = _places[ctx.place]
+    number = _backward_of(place, ctx.entry, tensors, state)
+    assert number is not None  # the forward has asked
+    lead = next((t.shape for t, s in zip(tensors, _specs(its.inputs), strict=True) if None in s.shape), ())
+    pairs = [(g, s) for g, s in zip(gradients, _specs(its.outputs), strict=True) if s.dtype in _HAS_GRADIENT]
+    shapes = [[lead[i] if size is None else size for i, size in enumerate(s.shape)] for _, s in pairs]
+    given = [
+        tensors[0].new_zeros(shape, dtype=s.dtype) if g is None else g.contiguous()
+        for (g, s), shape in zip(pairs, shapes, strict=True)
+    ]
+    found = iter(_backward([*tensors, *given], state, number, ctx.place))
+    of_tensors = [next(found) if t.dtype in _HAS_GRADIENT else None for t in tensors]
+    by_name = {name: next(found) for name in place.backwards[number]}
+    return of_tensors, [by_name.get(key) for key in VERIFIED[number].state], None, None
+
+
+@functools.cache
+def _parameters_of(number: int) -> tuple[str, ...]:
+    """Names of the parameters in the state of the task of gradients, in the order of their gradients."""
+    return tuple(name for name, _ in _made(_reference(number).Model, VERIFIED[number].init, "cpu").named_parameters())
+
+
+_seen = _traceable()
+if _seen:
+    _operator: Any = torch.library.triton_op(f"kerneltune::{OP}", _in_sight, mutates_args=())
+else:
+    _operator = torch.library.custom_op(f"kerneltune::{OP}", _opaque, mutates_args=())
+    _operator.register_fake(_shapes)
+_has_backward = any(entry.backward for entry in VERIFIED)
+if _has_backward:
+    _operator.register_autograd(_gradients, setup_context=_keep)
+    _backward: Any = torch.library.custom_op(f"kerneltune::{OP}_backward", _opaque, mutates_args=())
+    _backward.register_fake(_shapes)
+else:
+    _operator.register_autograd(_refuse)
+
+# One call: the kernel's or the reference's ----------------------------------------------------------------------------
+
+_REASONS = {
+    "arguments": "it is given other arguments than were verified",
+    "shapes": "shapes, dtypes or strides are none that were verified",
+    "device": f"the kernel was verified for {ARCH}, and the tensors are elsewhere",
+    "alignment": "a tensor begins at no multiple of 16 bytes",
+    "subclass": "a tensor is of a class of its own",
+    "backward": "gradients of these shapes, or of what is a buffer of the reference, were not verified",
+    "autocast": "autocast changes the dtypes of what the reference returns",
+    "training": "the module does something else in training",
+}
+_warned: set[str] = set()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _warn(why: str) -> None:
+    """Once for each reason; of a compiled call, when it is compiled."""
+    if why not in _warned:
+        _warned.add(why)
+        count, its = len(_specs(VERIFIED[0].inputs)), [e for e in VERIFIED if e.backward == (why == "backward")]
+        known = "; ".join(dict.fromkeys(", ".join(_shown(s, e.lead) for s in _specs(e.inputs)[:count]) for e in its))
+        has_shapes = why in ("shapes", "backward")
+        hint = f". Verified: {known}. Add yours to CASES of the task, and run it again" if has_shapes else ""
+        warnings.warn(f"{NAME}: the reference runs, not the kernel: {_REASONS[why]}{hint}", stacklevel=2)
+
+
+def _shown(spec: Spec, lead: Sequence[tuple[int, int]]) -> str:
+    sizes = [
+        size if size is not None else "-".join(map(str, dict.fromkeys(lead[i]))) for i, size in enumerate(spec.shape)
+    ]
+    return f"{str(spec.dtype).removeprefix('torch.')}[{', '.join(map(str, sizes))}]"
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _runs_on(device: torch.device) -> bool:
+    """Whether this is what the kernel was verified for; a CPU is when Triton's interpreter is on."""
+    return _suits(device)
+
+
+@functools.cache
+def _suits(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}" == ARCH
+
+
+def _inputs(place: _Place, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """The tensors among the arguments; None where another argument is not as was verified."""
+    if not kwargs and place.is_plain and len(args) == len(place.given):
+        return args
+    if len(args) > len(place.parameters) or any([name not in place.parameters for name in kwargs]):
+        return None
+    values = {**dict(zip(place.parameters, args, strict=False)), **kwargs}
+    for name, its in place.parameters.items():
+        value, verified = values.get(name, its), its.value if isinstance(its, Given) else its
+        if value is its and (its is INPUT or isinstance(its, Given)):  # it is missing
+            return None
+        if its is not INPUT and (type(value) is not type(verified) or value != verified):
+            return None
+    return tuple([values[name] for name in place.given])
+
+
+def _match(place: _Place, inputs: Sequence[Any], state: Sequence[Tensor]) -> tuple[int, int] | None:
+    """The entry that these are of, and how many of their leading dimensions are folded."""
+    for number in place.entries:
+        entry = VERIFIED[number]
+        extra = _extra(entry, inputs)
+        if _fits(entry.inputs, inputs, entry.lead, extra) and _fits(list(entry.state.values()), state, (), 0):
+            return number, extra
+    return None
+
+
+def _backward_of(place: _Place, number: int, tensors: Sequence[Tensor], state: Sequence[Tensor]) -> int | None:
+    """The entry for the gradients of a call of that entry; None too if one would have gradients that no kernel has."""
+    inputs = _filled(VERIFIED[number].inputs, iter(tensors))
+    if any([t.requires_grad and t.dtype not in _HAS_GRADIENT for t in tensors]):
+        return None
+    for backward, parameters in place.backwards.items():
+        entry = VERIFIED[backward]
+        of_forward = entry.inputs[: len(inputs)]
+        if any([t.requires_grad and key not in parameters for key, t in zip(entry.state, state, strict=True)]):
+            continue
+        if _fits(of_forward, inputs, entry.lead, 0) and _fits(list(entry.state.values()), state, (), 0):
+            return backward
+    return None
+
+
+def _is_foreign(tensor: Tensor) -> bool:
+    return type(tensor) is not Tensor and type(tensor) is not nn.Parameter
+
+
+def _why_not(
+    place: _Place,
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    tensors: Sequence[Tensor],
+    number: int,
+) -> str:
+    """Why the kernel cannot run for tensors whose shapes were verified; "" where it can."""
+    device = tensors[0].device
+    if place.eval_only and module.training:
+        return "training"
+    if not _runs_on(device) or any([t.device != device for t in tensors]):
+        return "device"
+    if not torch.compiler.is_compiling():
+        if any([_is_foreign(t) and torch.utils._python_dispatch.is_traceable_wrapper_subclass(t) for t in tensors]):
+            return "subclass"
+        if any([t.data_ptr() % 16 for t in tensors if not _is_foreign(t)]):
+            return "alignment"
+    if torch.is_autocast_enabled(device.type):
+        answered = [t.dtype for t in _tensors(_original(place, module)(*args, **kwargs))]
+        if answered != [spec.dtype for spec in _specs(VERIFIED[number].outputs)]:
+            return "autocast"
+    return ""
+
+
+def _original(place: _Place, module: nn.Module) -> Callable[..., Any]:
+    return place.original or type(module).forward.__get__(module)
+
+
+def _call(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    compiling = torch.compiler.is_compiling()
+    if not compiling and not kwargs and (answer := _call_like_before(place, module, args)) is not None:
+        return answer
+    if (inputs := _inputs(place, args, kwargs)) is None:
+        return _by_reference(place, module, args, kwargs, "arguments")
+    state = [_held(module, path) for path in place.paths.values()]
+    if (found := _match(place, inputs, state)) is None:
+        return _by_reference(place, module, args, kwargs, "shapes")
+    number, extra = found
+    entry, tensors = VERIFIED[number], _tensors(inputs)
+    if why := _why_not(place, module, args, kwargs, (*tensors, *state), number):
+        return _by_reference(place, module, args, kwargs, why)
+    needs_gradients = torch.is_grad_enabled() and any([t.requires_grad for t in (*tensors, *state)])
+    if needs_gradients and not _has_backward:
+        raise RuntimeError(_NO_BACKWARD)
+    batched = [extra > 0 and None in spec.shape for spec in _specs(entry.inputs)]
+    lead = tuple(tensors[batched.index(True)].shape[: extra + 1]) if extra else ()
+    folded = [t.flatten(0, extra) if its else t for t, its in zip(tensors, batched, strict=True)]
+    if needs_gradients and _backward_of(place, number, folded, state) is None:
+        return _by_reference(place, module, args, kwargs, "backward")
+    if needs_gradients or compiling or _is_watched() or any([_is_foreign(t) for t in (*tensors, *state)]):
+        answers = _operator(folded, state, number, place.number)
+    else:
+        place.calls["kernel"] += 1
+        answers = place.run(number, folded, state)
+        if not kwargs and len(args) == len(tensors) and all(isinstance(a, Tensor) for a in args):
+            place.remember(module, args, state, _Known(entry, place.bound[number], lead, [t.shape for t in folded], []))
+    if extra:
+        answers = [t.view(lead + t.shape[1:]) for t in answers]
+    return _filled(entry.outputs, iter(answers))
+
+
+class _Known(NamedTuple):
+    """What was decided for a call with nothing but tensors. `lead` and `folded`: what dimensions are folded into one,
+    and the shapes that the kernel is given then; `state`: where each tensor of the state is held, the tensor, its
+    address, and where the kernel has it."""
+
+    entry: Entry
+    bound: _Bound
+    lead: tuple[int, ...]
+    folded: list[torch.Size]
+    state: list[tuple[dict[str, Any], str, Tensor, int, tuple[dict[str, Any], str]]]
+
+
+def _call_like_before(place: _Place, module: nn.Module, args: tuple[Any, ...]) -> Any:
+    """The kernel's answer to a call as there was one before; None where anything is different. This is what a call
+    costs, so it asks no more than is needed."""
+    try:
+        known = place.known.get(tuple([(type(t), t.shape, t.stride(), t.dtype, t.device) for t in args]))
+    except AttributeError:  # not tensors alone
+        return None
+    if known is None or _is_watched() or torch.is_autocast_enabled(args[0].device.type):
+        return None
+    if place.eval_only and module.training:
+        return None
+    if torch.is_grad_enabled() or not _is_unchanged(known):
+        return None
+    for tensor in args:
+        if tensor.data_ptr() & 15:
+            return None
+    place.calls["kernel"] += 1
+    entry, lead = known.entry, known.lead
+    answer = known.bound.forward(
+        *([t.view(shape) for t, shape in zip(args, known.folded, strict=True)] if lead else args)
+    )
+    if type(answer) is Tensor and type(entry.outputs) is Spec:
+        answer = _laid_out(answer, entry.outputs)
+        return answer.view(lead + answer.shape[1:]) if lead else answer
+    answers = _answers(answer, entry)
+    return _filled(entry.outputs, iter([t.view(lead + t.shape[1:]) for t in answers] if lead else answers))
+
+
+def _is_unchanged(known: _Known) -> bool:
+    """Whether module and kernel have the state that they had, at the same place."""
+    for held, leaf, tensor, address, (given, name) in known.state:
+        if held[leaf] is not tensor or tensor.data_ptr() != address or given.get(name) is not tensor:
+            return False
+    return known.bound.holds([its[2] for its in known.state])
+
+
+def _is_watched() -> bool:
+    """Whether a mode or a transform of torch sees each operator, and must see one for the kernel."""
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.maybe_current_level() is not None
+
+
+def _held(module: nn.Module, path: str) -> Tensor:
+    above, _, leaf = path.rpartition(".")
+    found: Tensor = getattr(module.get_submodule(above) if above else module, leaf)
+    return found
+
+
+def _by_reference(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], why: str) -> Any:
+    _warn(why)
+    if not torch.compiler.is_compiling():
+        place.calls["reference"] += 1
+    return _original(place, module)(*args, **kwargs)
+
+
+def _patched(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return _call(getattr(self, _ATTRIBUTE), self, args, kwargs)
+
+
+# What a person calls --------------------------------------------------------------------------------------------------
+
+
+def patch(model: nn.Module, pattern: str = "") -> dict[str, Counter[str]]:
+    """Have the kernel stand in at every module whose dotted name fits a pattern such as "layers.*.mlp"; "" is the model
+    itself. Returns their counts of calls, as `calls` does.
+
+    A module is taken if it computes what the reference does, which is tried on the task's own inputs. Raises ValueError
+    for one that does not, and where no name fits; then nothing is patched.
+    """
+    named = dict(model.named_modules())
+    fitting = [name for name in named if _name_fits(name.split("."), pattern.split("."))]
+    if not fitting:
+        top = ", ".join(dict.fromkeys(name.partition(".")[0] for name in named if name)) or "nothing"
+        raise ValueError(f"no module is called {pattern!r}; at the top of the model there is {top}")
+    places = {name: _place_of(named[name], name or type(model).__name__) for name in fitting}
+    for name, place in places.items():
+        _stand_in(named[name], place)
+    return {name: place.calls for name, place in places.items()}
+
+
+def unpatch(model: nn.Module) -> int:
+    """Give every module of the model its own forward back. Returns how many this file had patched."""
+    patched = [module for module in model.modules() if _ATTRIBUTE in vars(module)]
+    for module in patched:
+        original = vars(module).pop(_ATTRIBUTE).original
+        del vars(module)["forward"]
+        if original:
+            vars(module)["forward"] = original
+    return len(patched)
+
+
+def calls(model: nn.Module) -> dict[str, Counter[str]]:
+    """By the name of each patched module, how many of its calls the "kernel" and the "reference" have answered. In a
+    compiled graph those of the kernel are counted where it is an operator that the compiler does not see into."""
+    found = ((name, vars(module).get(_ATTRIBUTE)) for name, module in model.named_modules())
+    return {name: place.calls for name, place in found if place}
+
+
+def ModelNew(*arguments: Any, **named: Any) -> nn.Module:  # noqa: N802 - as the kernel calls its own
+    """The reference's Model with the kernel standing in. The arguments are those of its constructor."""
+    model: nn.Module = _reference(-1).Model(*arguments, **named)
+    _stand_in(model, _place_of(model, "Model", is_own=True))
+    return model
+
+
+def _stand_in(module: nn.Module, place: _Place) -> None:
+    vars(module)[_ATTRIBUTE] = place
+    vars(module)["forward"] = types.MethodType(_patched, module)
+
+
+def _name_fits(name: Sequence[str], wanted: Sequence[str]) -> bool:
+    if [*name] == [""]:  # the model itself
+        return [*wanted] == [""]
+    return len(name) == len(wanted) and all(map(fnmatch.fnmatchcase, name, wanted))
+
+
+def _function(*args: Any, **kwargs: Any) -> Any:
+    """The function that the task calls, with the kernel standing in for it."""
+    return _call(_place_of_function(), _no_module, args, kwargs)
+
+
+_no_module = nn.Module()
+
+
+@functools.cache
+def _place_of_function() -> _Place:
+    its = _place_of(_reference(-1).Model(*VERIFIED[0].init), CALLED, is_own=True)
+    return _Place({}, (*its.entries, *its.backwards), getattr(_reference(-1), CALLED), CALLED_WITH)
+
+
+# Whether a module is what was verified --------------------------------------------------------------------------------
+
+
+def _place_of(module: nn.Module, name: str, *, is_own: bool = False) -> _Place:
+    """The place that a module is. `is_own`: its class is that of the reference. Raises ValueError."""
+    if _ATTRIBUTE in vars(module):
+        raise ValueError(f"{name} is patched already")
+    own, entries, others = dict(module.state_dict(keep_vars=True)), [], 0
+    for number, entry in enumerate(VERIFIED):
+        paths = _paired(own, _state_of(entry))
+        if len(paths) == len(entry.state) == len(own):
+            if (is_own and not entry.alters and (not entry.kernel or entry.backward)) or _computes_the_same(
+                module, paths, number
+            ):
+                entries.append(number)
+            else:
+                others += 1
+    forwards = [number for number in entries if not VERIFIED[number].backward]
+    if not forwards:
+        has = ", ".join(f"{key} {list(tensor.shape)}" for key, tensor in own.items()) or "none"
+        why = "does not compute what was verified" if others else f"has other parameters than were verified: {has}"
+        raise ValueError(f"{name} {why}; {NAME} cannot stand in for it")
+    least = min(forwards, key=_elements)
+    paths, drawn = _paired(own, VERIFIED[least].state), _drawn(least, _device_of(module))
+    once, again = (
+        _answer(module, _given(module, paths, least), drawn, training=training) for training in (False, True)
+    )
+    place = _Place(paths, entries, vars(module).get("forward"), eval_only=_off(once, again, 0.0) > 1)
+    if own and not is_own:
+        for number in (least, *sorted(place.backwards, key=_elements)[:1]):
+            _require_right(place, module, number, name)
+    return place
+
+
+def _computes_the_same(module: nn.Module, paths: Mapping[str, str], number: int) -> bool:
+    """Whether a module gives what the reference of an entry gives with the module's parameters: for the task's own
+    inputs and for small ones, which tell constants that are added to them."""
+    entry, drawn = VERIFIED[number], _drawn(number, _device_of(module))
+    made_by, count = _reference(number).Model, len(entry.inputs)
+    if entry.backward:
+        made_by, count = _reference(number).Forward, sum(its is INPUT for its in PARAMETERS.values())
+    reference = _made(made_by, entry.init, _device_of(module))
+    for scale in (1.0, 2.0**-10):
+        scaled = _filled(entry.inputs, iter([_scaled(t, scale) for t in _tensors(drawn)]))[:count]
+        given = _given(module, paths, number)
+        try:
+            found = _answer(module, given, scaled)
+        except (TypeError, ValueError, RuntimeError, LookupError):  # it takes other arguments, or other shapes
+            return False
+        if _off(found, _answer(reference, {key: given[path] for key, path in paths.items()}, scaled), 1e-5) > 1:
+            return False
+    return True
+
+
+def _require_right(place: _Place, module: nn.Module, number: int, name: str) -> None:
+    """Raise ValueError where the kernel can be run now and does not give what the module does, or its gradients: a
+    constructor that packs parameters has packed others."""
+    entry, drawn = VERIFIED[number], _drawn(number, _device_of(module))
+    state, tensors = [_held(module, path) for path in place.paths.values()], _tensors(drawn)
+    if _runs_on(tensors[0].device) and _fits(list(entry.state.values()), state, (), 0):
+        with torch.no_grad():
+            found = place.run(number, tensors, state)
+        if entry.backward:
+            reference = _made(_reference(number).Model, entry.init, tensors[0].device)
+            with torch.no_grad():
+                wanted = torch.func.functional_call(reference, dict(zip(entry.state, state, strict=True)), tuple(drawn))
+        else:
+            wanted = _answer(module, _given(module, place.paths, number), drawn)
+        off = _off(found, _tensors(wanted), TOLERANCE)
+        if off > 1:
+            raise ValueError(f"with the parameters of {name} the kernel is {off:.1f} times as far off as it may be")
+
+
+def _elements(number: int) -> int:
+    """Of the smallest inputs of an entry."""
+    entry = VERIFIED[number]
+    shapes = [[entry.lead[i][0] if n is None else n for i, n in enumerate(s.shape)] for s in _specs(entry.inputs)]
+    return sum(map(math.prod, shapes))
+
+
+@functools.lru_cache(maxsize=2)
+def _drawn(number: int, device: torch.device) -> list[Any]:
+    """Inputs of an entry, with no more rows than needed."""
+    entry = VERIFIED[number]
+    with torch.random.fork_rng(), torch.device(device), torch.no_grad():
+        torch.manual_seed(0)
+        found = _tensors(_reference(number).get_inputs())
+    rows = max(64, entry.lead[0][0]) if entry.lead else 0
+    cut = [t[:rows] if None in spec.shape else t for t, spec in zip(found, _specs(entry.inputs), strict=True)]
+    filled: list[Any] = _filled(entry.inputs, iter([t.detach().clone().to(device) for t in cut]))
+    return filled
+
+
+def _scaled(tensor: Tensor, scale: float) -> Tensor:
+    return (tensor.double() * scale).to(tensor.dtype) if tensor.is_floating_point() else tensor
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    tensor = next(iter(module.state_dict().values()), None)
+    return tensor.device if tensor is not None else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _state_of(entry: Entry) -> dict[str, Spec]:
+    """The forward's state, by its own names."""
+    return {key.removeprefix(_HELD): spec for key, spec in entry.state.items()} if entry.backward else entry.state
+
+
+def _given(module: nn.Module, paths: Mapping[str, str], number: int) -> dict[str, Tensor]:
+    """Copies of a module's parameters in the dtypes of an entry, by the module's names for them."""
+    state = _state_of(VERIFIED[number])
+    return {path: _held(module, path).detach().clone().to(state[key].dtype) for key, path in paths.items()}
+
+
+def _answer(module: nn.Module, state: dict[str, Tensor], inputs: list[Any], *, training: bool = False) -> list[Tensor]:
+    """What a module answers with other parameters, in evaluation or in training, which leaves it as it was."""
+    takes = inspect.signature(module.forward).parameters
+    fixed = {name: its.value for name, its in PARAMETERS.items() if isinstance(its, Given) and name in takes}
+    by_name = dict(zip((name for name, value in PARAMETERS.items() if value is INPUT), inputs, strict=True))
+    is_plain = list(PARAMETERS)[: len(inputs)] == list(by_name)
+    were = {one: one.training for one in module.modules()}
+    try:
+        module.train(training)
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)
+            args, named = (tuple(inputs), fixed) if is_plain else ((), {**by_name, **fixed})
+            return _tensors(torch.func.functional_call(module, state, args, named))
+    finally:
+        for one, was in were.items():
+            one.training = was
+
+
+def _off(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float) -> float:
+    """The largest error, as a multiple of what is allowed; infinite for other shapes or dtypes."""
+    if [(t.shape, t.dtype) for t in found] != [(t.shape, t.dtype) for t in wanted]:
+        return float("inf")
+    worst = 0.0
+    for one, other in zip(found, wanted, strict=True):
+        if not one.numel():
+            continue
+        if not one.is_floating_point():
+            worst = max(worst, float((one != other).double().mean()) * 100)  # one element in a hundred may be a tie
+            continue
+        a, b = one.double(), other.double()
+        same = (a == b) | (a.isnan() & b.isnan())
+        scale = b.abs() + b[b.isfinite()].square().mean().sqrt()
+        error = torch.where(same, 0.0, (a - b).abs() / scale)
+        allowed = tolerance + 4 * torch.finfo(one.dtype).eps
+        worst = max(worst, float(error.nan_to_num(float("inf"), float("inf")).max()) / allowed)
+    return worst
+
+
+def _check() -> int:
+    """Run the kernel for what was verified, as far as this machine can, and compare and time it."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not _runs_on(device):
+        print(f"no {ARCH} GPU here: the kernel was not run; the reference answers in its place")
+        return 0
+    wrong = 0
+    for number, entry in enumerate(VERIFIED):
+        if device.type == "cpu" and _elements(number) > 300_000:
+            print(f"- {entry.cases}: too large for Triton's interpreter")
+            continue
+        drawn = _drawn(number, device)
+        shown = ", ".join(_shown(Spec(t.dtype, tuple(t.shape)), ()) for t in _tensors(drawn))
+        model = _made(_reference(number).Model, entry.init, device)
+        state = [_held(model, path) for path in entry.state]
+        place = _Place({key: key for key in entry.state}, [number])
+        with torch.no_grad():
+            found = place.run(number, _tensors(drawn), state)
+            off = _off(found, _tensors(model(*drawn)), TOLERANCE)
+        times = _times(place, number, model, drawn, state)
+        what = "gradients, " if entry.backward else ""
+        print(f"{'✔' if off <= 1 else '✗'} {what}{shown}: the largest error is {off:.2g} of what is allowed{times}")
+        wrong += off > 1
+    return int(wrong > 0)
+
+
+def _times(place: _Place, number: int, model: nn.Module, drawn: list[Any], state: list[Tensor]) -> str:
+    """Medians of both on a GPU, roughly: `optimize verify` measures."""
+    if drawn and _tensors(drawn)[0].device.type != "cuda":
+        return ""
+    from triton.testing import do_bench
+
+    tensors, times = _tensors(drawn), []
+    with torch.no_grad():
+        for run in (lambda: place.run(number, tensors, state), lambda: model(*drawn)):
+            times.append(1000 * do_bench(run, return_mode="median"))
+    return f"; {times[0]:.1f} us, the reference {times[1]:.1f} us"

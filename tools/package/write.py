@@ -1,0 +1,434 @@
+"""Writes a verified kernel as one file that can be put into a model. Pure: nothing of the task or the kernel is run.
+
+The two sources are texts in the file, byte for byte; what is said of them here is read from their syntax trees.
+"""
+
+import ast
+import builtins
+import hashlib
+import json
+import keyword
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kerneltune.tools.languages.base import language_of
+from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.errors import CannotPackage, TaskError
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.task.load import FLAGS, MAIN, assignments
+from kerneltune.tools.task.write import RENAMED, parts_of, with_names
+
+_TOLERANCES = {
+    "float64": 1e-9,
+    "float32": 1e-3,
+    "tf32_ok": 1e-2,
+    "float16": 1e-2,
+    "bfloat16": 3e-2,
+}  # else that of 8 bits
+_OF_8_BITS = 0.25
+
+
+def file_name(task: TaskSpec) -> str:
+    """What the file is called unless somebody says otherwise; a module can be imported by it."""
+    return f"{op_name(task.name)}_op.py"
+
+
+def op_name(task: str) -> str:
+    """A task's name as one of Python's."""
+    name = re.sub(r"\W+", "_", task.removesuffix("_task"), flags=re.ASCII).strip("_") or "kernel"
+    return f"op_{name}" if name[0].isdigit() or keyword.iskeyword(name) else name
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A candidate that was accepted on all cases of a task."""
+
+    task: TaskSpec
+    source: str
+
+
+def packaged(
+    kernels: Sequence[Verified], *, arch: str, header: str, module: str = "", backward: Sequence[Verified] = ()
+) -> str:
+    """The file for a kernel; or for several of one op, each of which answers what its own task has, its timed case
+    before the others. `header`: comments; `module`: by what name it will be imported, where that is not the task's;
+    `backward`: kernels of the task of its gradients. Raises CannotPackage."""
+    its, first = [replace(k, source=k.source.removeprefix("\ufeff")) for k in kernels], kernels[0].task
+    name, forward, called = op_name(first.name), _forward_parameters(first.source), _called(first)
+    for other in its[1:]:
+        if (_forward_parameters(other.task.source), _called(other.task)) != (forward, called):
+            raise CannotPackage(f"{other.task.name} is not called as {first.name} is; they are not one op")
+    for gradients in backward:
+        _require_gradients(gradients.task, first)
+    count, its = len(its), [*its, *(replace(k, source=k.source.removeprefix("\ufeff")) for k in backward)]
+    texts = "".join(one.source + one.task.source for one in its)
+    facts = {
+        "NAME": repr(name),
+        "OP": repr(f"{name}_{hashlib.sha256(texts.encode(errors='replace')).hexdigest()[:12]}"),
+        "ARCH": repr(arch),
+        "PARAMETERS": _dict({n: _value(v) for n, v in forward.items()}),
+        "CALLED, CALLED_WITH": f"{called[0]!r}, {_dict({n: _value(v) for n, v in called[1].items()})}",
+        "TOLERANCE": repr(max(_TOLERANCES.get(one.task.precision, _OF_8_BITS) for one in its)),
+        "VERIFIED": "[\n" + "".join(f"    {entry},\n" for entry in _all_entries(its, count)) + "]",
+        "KERNELS": "[\n" + "".join(map(_kernel, its)) + "]",
+    }
+    said = "".join(f"{fact} = {value}\n" for fact, value in facts.items())
+    before, _, rest = _text("op.py").partition("# facts")
+    after = rest.partition("# end of facts\n")[2]
+    if any(language_of(one.source) == "ptx" for one in its):
+        after = _text("ptx.py").partition("\n\n")[2].replace("# loader\n", "") + "\n" + after
+    its_own = {n.id for n in ast.walk(ast.parse(before + after)) if isinstance(n, ast.Name)} | set(dir(builtins))
+    exported = f"{called[0]}_op" if called[0] in its_own else called[0]
+    docstring = _docstring(name, module or file_name(first).removesuffix(".py"), exported)
+    return header + docstring + before.partition('"""\n\n')[2] + said + after + _ending(exported)
+
+
+def _kernel(its: Verified) -> str:
+    if language_of(its.source) == "cuda":
+        raise CannotPackage(
+            f"the kernel of {its.task.name} is in CUDA C++, which needs NVRTC where it runs; "
+            "a file that imports torch and triton alone cannot hold it"
+        )
+    folds = its.task.batch is not None and its.task.batch.folds
+    facts = f"folds={folds}, keeps={keeps(its.source)}, launched={launched(its.source)!r}"
+    texts = f"source={_literal(its.source)},\n    reference={_literal(its.task.source)}"
+    return f"    Kernel({facts},\n    {texts}),\n"
+
+
+def _all_entries(kernels: Sequence[Verified], forwards: int) -> list[str]:
+    """Those of all kernels, timed cases first: of two kernels for a shape that answers which was timed at it. Those of
+    gradients come last."""
+    found = [list(_entries(its.task, number, backward=number >= forwards)) for number, its in enumerate(kernels)]
+    timed, others = ([entry for its in found[:forwards] for entry in its[part]] for part in (slice(1), slice(1, None)))
+    return [*timed, *others, *(entry for its in found[forwards:] for entry in its)]
+
+
+def _require_gradients(task: TaskSpec, forward: TaskSpec) -> None:
+    """Raise CannotPackage where a task is not that of the other one's gradients."""
+    wanted = ast.parse(with_names(forward.source, RENAMED)).body
+    found = ast.parse(task.source).body[: len(wanted)]
+
+    def code(body: Sequence[ast.stmt]) -> list[str]:
+        names = ("CASES", "WEIGHT")  # cases may be left out
+        assigned = [node for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names]
+        return [ast.dump(node) for node in body if node not in assigned and not isinstance(node, ast.Expr)]
+
+    if code(found) != code(wanted):
+        raise CannotPackage(f"{task.name} is not the task of the gradients of {forward.name}; make it with --backward")
+
+
+def _text(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _docstring(name: str, module: str, exported: str) -> str:
+    names = ", ".join(filter(None, [exported, "ModelNew", "calls", "patch", "unpatch"]))
+    how = [f"    {exported}(…)  # what the task calls, with the same arguments"] if exported else []
+    return "\n".join(
+        [
+            f'"""{name}: a verified kernel that stands in for the PyTorch code that it was verified against.',
+            "",
+            f"    from {module} import {names}",
+            "",
+            *how,
+            '    patch(model, "layers.*.NAME")  # modules of that name, if they compute the same; unpatch(model)',
+            "    calls(model)  # which of them the kernel has answered, and how often",
+            "    ModelNew(…)  # the task's Model, with the arguments of its constructor",
+            "",
+            "What was not verified (shapes, dtypes, strides, another GPU) goes to PyTorch, and a warning says so once.",
+            f"`python {module}.py` checks and times the kernel on the machine it is on.",
+            '"""',
+            "",
+            "",
+        ]
+    )
+
+
+def _ending(exported: str) -> str:
+    lines = [f"{exported} = _function\n"] if exported else []
+    names = [*filter(None, [exported]), "ModelNew", "calls", "patch", "unpatch"]
+    return "\n\n" + "\n".join(
+        [*lines, f"__all__ = {names!r}\n", 'if __name__ == "__main__":', "    sys.exit(_check())", ""]
+    )
+
+
+# Values as Python -----------------------------------------------------------------------------------------------------
+
+
+def _literal(text: str) -> str:
+    """The text as a literal that can be read and that is this text, byte for byte."""
+    raw = f"r'''{text}'''"
+    try:
+        if ast.literal_eval(raw) == text and all(c in "\n\t" or c.isprintable() for c in text):
+            return raw
+    except (SyntaxError, ValueError):
+        pass
+    return "(\n" + "".join(f"    {line!r}\n" for line in text.splitlines(keepends=True)) + ")" if text else "''"
+
+
+def _dict(items: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{key!r}: {value}" for key, value in items.items()) + "}"
+
+
+_INPUT, _UNKNOWN = object(), object()  # an argument that is a tensor; a default that is no literal
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A value that must be given: the function has no default, or another one."""
+
+    value: object
+
+
+def _value(value: object) -> str:
+    if isinstance(value, _Given):
+        return f"Given({_value(value.value)})"
+    return "INPUT" if value is _INPUT else "object()" if value is _UNKNOWN else repr(value)
+
+
+def _tree(tree: Json, batched: Callable[[str], int], path: str = "") -> str:
+    """A described tree as Python. `batched`: how many batch dimensions the tensor at a path has."""
+    if isinstance(tree, dict) and "$tensor" in tree:
+        return _spec(decode(TensorSpec, tree["$tensor"]), batched(path))
+    if isinstance(tree, dict) and "$dtype" in tree:
+        return f"torch.{tree['$dtype']}"
+    if isinstance(tree, dict) and "$float" in tree:
+        return f"float({tree['$float']!r})"
+    if isinstance(tree, dict) and "$tuple" not in tree:
+        parts = tree.get("$dict", tree).items()
+        return _dict({key: _tree(part, batched, f"{path}.{key}" if path else key) for key, part in parts})
+    if isinstance(tree, dict | list):
+        parts = tree["$tuple"] if isinstance(tree, dict) else tree
+        inside = [_tree(part, batched, f"{path}.{i}" if path else str(i)) for i, part in enumerate(parts)]
+        return (
+            f"({', '.join(inside)}{',' if len(inside) == 1 else ''})"
+            if isinstance(tree, dict)
+            else f"[{', '.join(inside)}]"
+        )
+    return repr(tree)
+
+
+def _spec(spec: TensorSpec, batched: int) -> str:
+    shape = (*[None] * batched, *spec.shape[batched:])
+    return f"Spec(torch.{spec.dtype}, {shape!r}{f', {tuple(spec.stride)!r}' if spec.stride else ''})"
+
+
+# What was verified ----------------------------------------------------------------------------------------------------
+
+
+def _entries(task: TaskSpec, kernel: int, *, backward: bool) -> Iterator[str]:
+    """The cases that an author may know, those together that differ in batch dimensions alone; the timed one first."""
+    constants = _constants(task.source)
+    reached = _names_reached(task.source)
+    groups: dict[tuple[str, ...], list[CaseSpec]] = {}
+    for case in task.cases:
+        if case.name in constants and not case.held_out:
+            groups.setdefault(_key(case, task), []).append(case)
+    for (init, state, inputs, outputs), cases in groups.items():
+        least = min(cases, key=lambda case: (case.bytes_moved + case.flops, case.name))
+        lead = [_lead(case, task) for case in cases]
+        words = [repr(", ".join(case.name for case in cases)), repr(constants[least.name])]
+        words += [f"init={init}", f"state={state}", f"inputs={inputs}", f"outputs={outputs}"]
+        if lead[0]:
+            words.append(f"lead={tuple((min(sizes), max(sizes)) for sizes in zip(*lead, strict=True))!r}")
+        if not reached.isdisjoint(constants[least.name]):
+            words.append("alters=True")
+        if kernel:
+            words.append(f"kernel={kernel}")
+        if backward:
+            words.append("backward=True")
+        yield "Entry(" + ", ".join(words) + ")"
+
+
+def _key(case: CaseSpec, task: TaskSpec) -> tuple[str, ...]:
+    """What cases of one entry have in common, as Python."""
+    count, paths = _batch(case, task)
+    init = _tree(list(case.init_args), lambda _: 0)
+    if "Spec(" in init:
+        raise CannotPackage(f"the constructor of {task.name} takes tensors, which a file cannot hold")
+    inputs = _tree(list(case.inputs), lambda path: count if path in paths else 0)
+    state = _dict({key: _spec(spec, 0) for key, spec in case.state.items()})
+    return init, state, inputs, _tree(case.outputs, lambda _: count)
+
+
+def _batch(case: CaseSpec, task: TaskSpec) -> tuple[int, tuple[str, ...]]:
+    """How many batch dimensions a case has, and which inputs; none where a stride would have to follow them."""
+    text = json.dumps([encode(case.inputs), case.outputs])
+    if task.batch is None or '"stride": [' in text:
+        return 0, ()
+    return task.batch.count, task.batch.paths
+
+
+def _lead(case: CaseSpec, task: TaskSpec) -> tuple[int, ...]:
+    count, paths = _batch(case, task)
+    tree: Any = list(case.inputs)
+    for key in paths[0].split(".") if paths else ():
+        tree = tree.get("$tuple", tree.get("$dict", tree)) if isinstance(tree, dict) else tree
+        tree = tree[int(key) if isinstance(tree, list) else key]
+    return tuple(decode(TensorSpec, tree["$tensor"]).shape[:count]) if count else ()
+
+
+def _constants(source: str) -> dict[str, dict[str, Any]]:
+    """What each case of a task replaces, by the case's name."""
+    listed = dict(assignments(ast.parse(source))).get("CASES")
+    cases = ast.literal_eval(listed) if listed is not None else []
+    return {MAIN: {}} | {c["name"]: {k: v for k, v in c.items() if k not in FLAGS} for c in cases}
+
+
+def _names_reached(source: str) -> frozenset[str]:
+    """The names that Model means something by, itself or in what it calls."""
+    try:
+        return parts_of(source, "Model", Path("task.py")).names
+    except TaskError:  # it inherits its forward, or is imported: then all may be
+        return frozenset(name for name, _ in assignments(ast.parse(source)))
+
+
+# How the reference is called ------------------------------------------------------------------------------------------
+
+
+def _class(tree: ast.Module, name: str) -> ast.ClassDef | None:
+    return next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name), None)
+
+
+def _forward(tree: ast.Module, name: str) -> ast.FunctionDef | None:
+    """The forward of a class of the file: its own, or that of the first class that it inherits from."""
+    for _ in tree.body:
+        if (found := _class(tree, name)) is None:
+            return None
+        if own := next((n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == "forward"), None):
+            return own
+        name = next((base.id for base in found.bases if isinstance(base, ast.Name)), "")
+    return None
+
+
+def _literal_of(node: ast.expr | None) -> object:
+    try:
+        return _UNKNOWN if node is None else ast.literal_eval(node)
+    except ValueError:
+        return _UNKNOWN
+
+
+def _defaults(function: ast.FunctionDef) -> dict[str, object]:
+    """Parameter -> its default; a tensor where there is none."""
+    args = function.args
+    names = [a.arg for a in (*args.posonlyargs, *args.args)]
+    defaults = [_INPUT] * (len(names) - len(args.defaults)) + [_literal_of(node) for node in args.defaults]
+    keyword = [_literal_of(node) if node else _INPUT for node in args.kw_defaults]
+    return dict(zip([*names, *(a.arg for a in args.kwonlyargs)], [*defaults, *keyword], strict=True))
+
+
+def _adapted(tree: ast.Module) -> tuple[ast.expr, dict[str, object]] | None:
+    """What Model.forward calls, if it does nothing but return `f(x, 1, bias=bias)`, and how it names the arguments that
+    it gives: a number stands for a place."""
+    forward = next((n for n in getattr(_class(tree, "Model"), "body", ()) if getattr(n, "name", "") == "forward"), None)
+    body = [n for n in getattr(forward, "body", ()) if not isinstance(n, ast.Expr)]
+    if len(body) != 1 or not isinstance(body[0], ast.Return) or not isinstance(call := body[0].value, ast.Call):
+        return None
+    names = list(_defaults(forward))[1:]  # type: ignore[arg-type]
+    given: dict[Any, ast.expr] = dict(enumerate(call.args)) | {k.arg: k.value for k in call.keywords}
+    told = {key: _INPUT if isinstance(v, ast.Name) and v.id in names else _literal_of(v) for key, v in given.items()}
+    tensors = [v.id for key, v in given.items() if told[key] is _INPUT and isinstance(v, ast.Name)]
+    return (call.func, told) if tensors == names else None
+
+
+def _given(parameters: dict[str, object], told: Mapping[Any, object]) -> dict[str, object]:
+    """The parameters of a function with what it is called with."""
+    by_name = {
+        list(parameters)[key] if isinstance(key, int) and key < len(parameters) else key: v for key, v in told.items()
+    }
+
+    def its(name: str, default: object) -> object:
+        value = by_name.get(name, default)
+        return value if value is _INPUT or name not in by_name or value == default else _Given(value)
+
+    return {name: its(name, default) for name, default in parameters.items()}
+
+
+def _forward_parameters(source: str) -> dict[str, object]:
+    """Those of the forward that the kernel stands in for: of the module that the task was made from, if it was."""
+    tree = ast.parse(source)
+    own = _forward(tree, "Model")
+    if own is None:
+        raise CannotPackage("the forward of its Model is not in the task file, so nobody knows how it is called")
+    if own.args.vararg or own.args.kwarg:
+        raise CannotPackage("the forward of its Model takes *args or **kwargs, so nobody knows how it is called")
+    parameters = dict(list(_defaults(own).items())[1:])
+    adapted = _adapted(tree)
+    if adapted and ast.unparse(adapted[0]) == "super().forward":
+        base = next((b.id for b in getattr(_class(tree, "Model"), "bases", ()) if isinstance(b, ast.Name)), "")
+        if (theirs := _forward(tree, base)) is not None:
+            return _given(dict(list(_defaults(theirs).items())[1:]), adapted[1])
+    return parameters
+
+
+def _called(task: TaskSpec) -> tuple[str, dict[str, object]]:
+    """The function that Model.forward only calls, and its parameters; "" if there is none."""
+    tree = ast.parse(task.source)
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    adapted = _adapted(tree)
+    if task.main.state or adapted is None or not isinstance(adapted[0], ast.Name) or adapted[0].id not in functions:
+        return "", {}
+    return adapted[0].id, _given(_defaults(functions[adapted[0].id]), adapted[1])
+
+
+# What a kernel's host code does --------------------------------------------------------------------------------------
+
+_KEEPING = (
+    "append",
+    "setdefault",
+    "update",
+    "add",
+    "register_buffer",
+    "setattr",
+    "cache",
+    "lru_cache",
+    "cached_property",
+)
+_NOT_TRACED = (
+    "data_ptr", "item", "tolist", "cpu", "numpy", "stream", "Stream", "CUDAGraph", "set_allocator", "TensorDescriptor",
+    "from_tensor", "warmup", "run", "custom_op", "triton_op", "wrap_triton", "Function", "compile", "untyped_storage",
+    "register_buffer", "do_bench", "cache_clear", "fn",
+)  # fmt: skip
+
+
+def _is_kernel(node: ast.AST) -> bool:
+    words = [ast.unparse(d) for d in getattr(node, "decorator_list", ())]
+    return any(re.search(r"\bjit\b", word) for word in words)
+
+
+def keeps(source: str) -> bool:
+    """Whether host code outside of a constructor may keep something from one call for the next."""
+    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef) and not _is_kernel(n)]
+    for function in functions:
+        if function.name == "__init__":
+            continue
+        for node in ast.walk(function):
+            stored = isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store)
+            named = getattr(node, "attr", getattr(node, "id", "")) in _KEEPING
+            if stored or named or isinstance(node, ast.Global | ast.Nonlocal):
+                return True
+    return False
+
+
+def launched(source: str) -> tuple[str, ...]:
+    """The Triton kernels that host code launches, if a compiler can see all that it does: it does nothing else with
+    them, keeps nothing, and asks for nothing that a tensor without data lacks."""
+    tree = ast.parse(source)
+    kernels = {n.name for n in tree.body if isinstance(n, ast.FunctionDef) and _is_kernel(n)}
+    if language_of(source) != "triton" or keeps(source):
+        return ()
+    host = [n for n in tree.body if not _is_kernel(n)]
+    within = {n.id for k in tree.body if _is_kernel(k) for n in ast.walk(k) if isinstance(n, ast.Name)}
+    used = [n.id for one in host for n in ast.walk(one) if isinstance(n, ast.Name) and n.id in kernels]
+    names = {getattr(n, "attr", getattr(n, "id", "")) for one in host for n in ast.walk(one)}
+    launches = [
+        n.func.value.id
+        for one in host
+        for n in ast.walk(one)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Subscript) and isinstance(n.func.value, ast.Name)
+    ]
+    plain = sorted(n for n in launches if n in kernels) == sorted(used) and not set(used) & (within - kernels | within)
+    return tuple(sorted(set(used))) if plain and names.isdisjoint(_NOT_TRACED) else ()
