@@ -11,7 +11,6 @@ import fnmatch
 import functools
 import inspect
 import linecache
-import math
 import os
 import sys
 import types
@@ -183,6 +182,14 @@ def _filled(tree: Any, tensors: Iterator[Tensor]) -> Any:
     if isinstance(tree, dict):
         return {key: _filled(part, tensors) for key, part in tree.items()}
     return type(tree)([_filled(part, tensors) for part in tree]) if isinstance(tree, list | tuple) else tree
+
+
+def _without_data(its: "Entry") -> list[Tensor]:
+    """The smallest inputs of an entry, on the meta device."""
+    shapes = [[its.lead[i][0] if n is None else n for i, n in enumerate(s.shape)] for s in _specs(its.inputs)]
+    return [
+        torch.empty(shape, dtype=s.dtype, device="meta") for shape, s in zip(shapes, _specs(its.inputs), strict=True)
+    ]
 
 
 def _fits(spec: Any, value: Any, lead: Sequence[tuple[int, int]], extra: int) -> bool:
@@ -373,27 +380,52 @@ class _InSight:
         return torch.library.wrap_triton(self._kernel)[grid]
 
 
+class _Asked:
+    """In the place of a Triton kernel: launches nothing, and keeps the numbers that Inductor would give it as float64,
+    where a launch gives float32; it does so with Python's floats."""
+
+    def __init__(self, kernel: Any, floats: list[float]) -> None:
+        self._kernel, self._floats = kernel, floats
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self._launch
+
+    def _launch(self, *args: Any, **named: Any) -> None:
+        function = self._kernel
+        while not hasattr(function, "params"):  # an Autotuner has it within
+            function = function.fn
+        values = dict(zip((p.name for p in function.params), args, strict=False)) | named
+        fixed = {p.name for p in function.params if p.is_constexpr}
+        self._floats += [value for name, value in values.items() if type(value) is float and name not in fixed]
+
+
 def _traceable() -> list[tuple[nn.Module, dict[str, str]]]:
     """For each entry a ModelNew without data whose launches can be seen, and its names for the state; nothing if one of
-    them has more than that."""
-    modules, found = [_new_kernel(number) for number in range(len(KERNELS))], []
+    them has more than that, or would be another kernel in a compiled graph."""
+    modules, found, kernels = [_new_kernel(number) for number in range(len(KERNELS))], [], []
+    floats: list[float] = []
     for module, its in zip(modules, KERNELS, strict=True):
         for name in its.launched:
             if type(kernel := getattr(module, name)).__name__ not in ("JITFunction", "Autotuner"):  # TRITON_INTERPRET=1
                 return []
-            setattr(module, name, _InSight(kernel))
+            kernels.append((module, name, kernel))
+            setattr(module, name, _Asked(kernel, floats))
     forwards = [entry for entry in VERIFIED if not entry.backward]
     for entry in forwards if all(KERNELS[entry.kernel].launched for entry in forwards) else ():
         try:
             model = _made(modules[entry.kernel].ModelNew, entry.init, "meta")
-        except (RuntimeError, NotImplementedError, TypeError, ValueError):  # its constructor reads values
+            with torch.no_grad():
+                model(*_filled(entry.inputs, iter(_without_data(entry))))
+        except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError):  # it reads values, or asks a GPU
             return []
         own = dict(model.state_dict(keep_vars=True))
         paths = _paired(own, entry.state)
         if set(own) != set(paths.values()) or any(name not in own for name, _ in model.named_buffers()):
             return []
         found.append((model, paths))
-    return found
+    for module, name, kernel in kernels:
+        setattr(module, name, _InSight(kernel))
+    return found if not floats else []
 
 
 def _refuse(context: Any, *gradients: Any) -> None:
@@ -819,9 +851,7 @@ def _require_right(place: _Place, module: nn.Module, number: int, name: str) -> 
 
 def _elements(number: int) -> int:
     """Of the smallest inputs of an entry."""
-    entry = VERIFIED[number]
-    shapes = [[entry.lead[i][0] if n is None else n for i, n in enumerate(s.shape)] for s in _specs(entry.inputs)]
-    return sum(map(math.prod, shapes))
+    return sum(t.numel() for t in _without_data(VERIFIED[number]))
 
 
 @functools.lru_cache(maxsize=2)

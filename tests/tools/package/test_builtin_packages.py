@@ -75,6 +75,19 @@ def test_the_interpreted_kernel_answers_checks_as_an_operator_and_compiles(
     assert {name: why for name, why in found.items() if why} == {}
 
 
+def test_a_compiler_sees_the_launches_unless_it_would_make_another_kernel_of_one_that_is_given_a_number(
+    tmp_path: Path,
+) -> None:
+    for name in ("softmax", "rms_norm"):  # the second one's launch has eps: float32, but float64 in Inductor's graph
+        package(name, tmp_path, "sm_90")
+    code = "import softmax_op, rms_norm_op; print(bool(softmax_op._seen), bool(rms_norm_op._seen))"
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True False\n"
+
+
 @pytest.mark.gpu
 @pytest.mark.timeout(1200)
 def test_on_a_gpu_the_kernel_answers_is_sound_as_an_operator_compiles_and_is_captured(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import copy
 import importlib.util
 import itertools
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from kerneltune.agent.authors.search.experts import ptx_experts
+from kerneltune.agent.authors.search.experts import experts, ptx_experts
 from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.languages.ptx.assemble import assemble
 from kerneltune.tools.package.write import Verified, packaged
@@ -109,6 +110,7 @@ def imported(path: Path) -> ModuleType:
 @pytest.fixture(autouse=True)
 def _interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # which a file of the same second and size would be taken for
     with torch.no_grad():
         yield
 
@@ -525,9 +527,47 @@ def test_a_kernel_in_ptx_brings_its_loader_which_fills_in_and_assembles_what_the
     assert op._new_kernel(0).PtxKernel is op.PtxKernel
     wanted = assemble(PTX.replace("ZERO", "0f00000000"), "sm_90", tmp_path)
     template = op.PtxKernel(PTX.replace("ZERO", "${ZERO}"), entry="relu", configs=[{"ZERO": "0f00000000"}])
+    again, other = (op.PtxKernel(template.text, entry="relu", configs=[{"ZERO": zero}]) for zero in ("0f00000000", "1"))
+    assert again.loaded is template.loaded is not other.loaded  # a forward that makes its kernel at each call
     cubin, *facts = template._assembled(template.configs[0], "sm_90")
     assert facts == ["relu", ["u64", "u64", "u32"], {"reqntid": [128, 1, 1]}]
     assert code_of(cubin) == code_of(wanted.cubin)  # the judge's has a table of lines, too
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch 2.11 within torch.compile
+@pytest.mark.parametrize("language", ["triton", "ptx"])
+def test_on_a_gpu_it_answers_in_eager_compiled_and_captured_calls_and_chooses_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    torch.compiler.reset()
+    task = described(find_task("rms_norm"))
+    assert task
+    (sketch, *_) = ptx_experts(task.name) if language == "ptx" else experts(task)
+    (tmp_path / "rms_op.py").write_text(
+        packaged([Verified(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n")
+    )
+    op = imported(tmp_path / "rms_op.py")
+    assert op._check() == 0
+    like: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+    model = nn.Sequential(nn.RMSNorm(4096, 1e-6, **like))
+    nn.init.normal_(next(model.parameters()))
+    x = torch.randn(16384, 4096, **like)
+    wanted = model(x)
+    op.patch(model, "0")
+    torch.testing.assert_close(model(x), wanted, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), wanted, rtol=2e-2, atol=2e-2)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = model(x)
+    graph.replay()
+    torch.testing.assert_close(y, wanted, rtol=2e-2, atol=2e-2)
+    began = time.monotonic()
+    for _ in range(100):
+        model(x)
+    torch.cuda.synchronize()
+    assert time.monotonic() - began < 1.0  # choosing among configs takes 0.7 s
 
 
 def code_of(cubin: bytes) -> bytes:
