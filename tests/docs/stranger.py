@@ -30,7 +30,9 @@ class Stranger:
         self._folders: dict[str, Path] = {}
         self._left: dict[str, tuple[Path, list[str]]] = {}
         self._done: dict[tuple[str, str, bool], subprocess.CompletedProcess[str]] = {}
-        self._path = _folder_with_the_command(home)
+        # beside a GPU each command is a process of its own: CUDA cannot be used in a fork of a process that has used it
+        cold = [sys.executable, "-c", "from kerneltune.agent.cli import main; raise SystemExit(main())"]
+        self._path = _folder_with_the_command(home, cold if gpu else warm.command())
 
     def follow(self, name: str) -> tuple[Path, list[str]]:
         """The folder that the document leaves behind, and everything that was not as it says, once."""
@@ -74,10 +76,11 @@ class Stranger:
 
     def _type(self, line: str, folder: Path, *, gpu: bool) -> "subprocess.CompletedProcess[str]":
         hidden = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
+        order = {"LC_ALL": "C.UTF-8"}  # of names in a folder
         began = time.monotonic()
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", line],
-            cwd=folder, env=env() | {"PATH": self._path} | hidden,
+            cwd=folder, env=env() | {"PATH": self._path} | order | hidden,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, timeout=LIMIT_S,
         )  # fmt: skip
         print(f"{time.monotonic() - began:6.1f} s  {line}")  # seen with pytest -s: where the time goes
@@ -89,12 +92,12 @@ def _latest_run(folder: Path) -> str:
     return max(runs, default="")
 
 
-def _folder_with_the_command(home: Path) -> str:
+def _folder_with_the_command(home: Path, command: list[str]) -> str:
     """A PATH on which `optimize` is the one of this checkout, whether or not it is installed."""
     home.mkdir(parents=True, exist_ok=True)
     commands = home / "bin"
     commands.mkdir()
     script = commands / "optimize"
-    script.write_text(f'#!/bin/sh\nexec {shlex.join(warm.command())} "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
     script.chmod(0o755)
     return os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
