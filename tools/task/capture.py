@@ -164,7 +164,7 @@ class Capture:
 
     target  the function, the class, a module (then its calls alone), or the name of one: "Tail", "mymodel.tail"
 
-    Raises TaskError, when the block is entered, for a name that nothing loaded has.
+    Raises TaskError, when the block is entered, for a name that nothing loaded has, and for what has no forward.
     """
 
     target: Any
@@ -177,8 +177,11 @@ class Capture:
         self._found = named(self.target) if isinstance(self.target, str) else self.target
         if isinstance(self._found, types.FunctionType):
             self._watch_function(self._found)
-        else:
-            self._watch_class(self._found if isinstance(self._found, type) else type(self._found))
+            return self
+        its = self._found if isinstance(self._found, type) else type(self._found)
+        if not _can_be_watched(its):
+            raise TaskError(f"{its.__name__} has no forward; capture watches functions and nn.Modules")
+        self._watch_class(its)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -247,8 +250,8 @@ def _made_with_or_nothing(module: Any) -> dict[str, Json]:
 
 
 def named(name: str) -> Any:
-    """The function or class of that name among the modules that are loaded, as "NAME", "MODULE.NAME" or "FILE.py:NAME";
-    a person's own before a library's. Raises TaskError."""
+    """The function or module class of that name among the modules that are loaded, as "NAME", "MODULE.NAME" or
+    "FILE.py:NAME"; a person's own before a library's. Raises TaskError."""
     place, _, leaf = name.replace(":", ".").rpartition(".")
     place = place.removesuffix(".py").replace("/", ".").lstrip(".")
     found = []
@@ -257,12 +260,16 @@ def named(name: str) -> Any:
             continue
         its = getattr(module, "__dict__", {}).get(leaf)
         is_main = key == "__main__" and Path(str(getattr(module, "__file__", ""))).stem == place.rpartition(".")[2]
-        if isinstance(its, type | types.FunctionType) and (not place or key == place or is_main):
+        if _can_be_watched(its) and (not place or key == place or is_main):
             own = its.__module__ in (key, "__main__") and not key.startswith("torch.")
             found.append((not own, key, its))
     if not found:
         raise TaskError(f"nothing that is loaded is called {name}; import it first, or give the object itself")
     return min(found, key=lambda one: one[:2])[2]
+
+
+def _can_be_watched(its: object) -> bool:
+    return isinstance(its, types.FunctionType) or (isinstance(its, type) and hasattr(its, "forward"))
 
 
 # ---

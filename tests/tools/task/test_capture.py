@@ -116,6 +116,8 @@ def test_a_name_is_that_of_a_person_s_own_before_a_library_s(mine: ModuleType) -
     assert named("Mlp") is named("mine_to_watch.Mlp") is named("mine_to_watch:Mlp") is mine.Mlp
     with pytest.raises(TaskError, match="nothing that is loaded is called Nothing"):
         Capture("Nothing").__enter__()
+    with pytest.raises(TaskError, match="dict has no forward"):
+        Capture(dict).__enter__()
     with Capture("tail") as seen:
         pass
     with pytest.raises(TaskError, match="no call of tail was seen"):
