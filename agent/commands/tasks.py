@@ -61,9 +61,10 @@ def tasks(
     seed: Annotated[int, Parameter(metavar="N", help="Which ones they are.")] = 0,
     json: AsJson = False,
 ) -> int:
-    """List the built-in tasks, show or check one, or write small ones to train on.
+    """List the built-in tasks, or show or check one.
 
-    Shown are source, cases, bytes, flops, and the speed-of-light time on known GPUs.
+    Shown are source, cases, bytes, flops, and the speed-of-light time on known GPUs. With --compose, small tasks to
+    train on are written.
 
     With --check, exit code 0: the task is sound; 1: a kernel that does nothing would pass it; 2: bad input.
     """

@@ -609,7 +609,7 @@ def test_what_was_compiled_is_disassembled_by_a_confined_worker(machine: Machine
     assert any(i.file == "candidate.py" for i in sass.instructions)
     assert ".visible .entry" in sass.ptx
     assert updater.sass(update, "no such variant").kernels == told.kernels
-    assert updater.sass(replace(update, artefacts={})).problem == "nothing of it was compiled"
+    assert updater.sass(replace(update, artefacts={})).problem == "nothing was compiled"
 
 
 DESCRIBED = """

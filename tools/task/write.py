@@ -344,7 +344,7 @@ _SIZES = (
     Size("COLS", 4096, 1000, 129, 1031),
     Size("OUT", 4096, 500, 65, 257),
     Size("BATCH", 16, 2, 1, 3),
-    Size("HEADS", 16, 3, 2, 5, "the small cases keep COLS a multiple"),
+    Size("HEADS", 16, 3, 2, 5, "the small cases keep COLS a multiple of HEADS"),
     Size("SEQUENCE", 1024, 129, 64, 100),
     Size("HEAD_DIM", 64, 64, 32, 64),
     Size("CHANNELS", 64, 17, 8, 13),

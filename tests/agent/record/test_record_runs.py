@@ -129,9 +129,9 @@ def test_runs_are_filtered_by_task_author_verdict_and_speed(mixed: Store, wanted
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (Filter(task="sofmax"), "--task 'sofmax': no run of it is stored; did you mean softmax?"),
+        (Filter(task="sofmax"), "--task 'sofmax': no such run is stored; did you mean softmax?"),
         (Filter(task="zzz"), "known: softmax, matmul"),
-        (Filter(task="%"), "no run of it is stored"),
+        (Filter(task="%"), "no such run is stored"),
         (Filter(model="gpt"), "no run's author has it; known: offline, anthropic:claude-Opus"),
     ],
 )

@@ -307,7 +307,7 @@ def f(x):
     """
     clashing = made("M", tmp_path, module(body))
     assert "return ['', 64, TASK_HEADS]".replace("''", '""') in clashing
-    assert "the small cases keep TASK_COLS a multiple of it" in clashing
+    assert "the small cases keep TASK_COLS a multiple of TASK_HEADS" in clashing
     assert answer(clashing).shape == (1, 64, 64)
 
 

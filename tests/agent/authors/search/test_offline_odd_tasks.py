@@ -128,7 +128,7 @@ REFUSED = {
     "result_of_any_shape": ("    def forward(self, x): return torch.nonzero(x > 0)", "depends on a tensor's values"),
     "random": ("    def forward(self, x): return x + torch.randn_like(x)", "random numbers"),
     "only_views": ("    def forward(self, x): return x.t()", "nothing but views"),
-    "only_a_library": ("    def forward(self, x): return torch.linalg.inv(x)", "to a library (linalg_inv_ex"),
+    "only_a_library": ("    def forward(self, x): return torch.linalg.inv(x)", "only library calls (linalg_inv_ex"),
 }
 SQUARE = "def get_inputs(): return [torch.randn(16, 16)]\n" + PLAIN
 
