@@ -254,7 +254,7 @@ _WORDS = {
     "start": "Begin a run on a task, or go on with a stored one. Tells the task, its rules and what to beat.",
     "wait": "Go on waiting for what is under way.",
     "show": "Show how a run stands, its best and latest attempts; or one attempt.",
-    "finish": "End the run. Its best is judged again and written to a file, whose path is told.",
+    "finish": "End the run. Its best is judged again and written to a file, whose path is returned.",
 }
 _PROMPT = (
     "Make the operation of the task {task} faster with the tools of kerneltune. Call `start` with it and read what it "

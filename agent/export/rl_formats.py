@@ -126,7 +126,7 @@ class RlTurns(Format):
         if self._n_turns and not self._n_known:
             yield f"rl-turns: no return is known: {self._reward.name} needs times of a GPU, reward=fast_0 does not"
         elif self._n_turns and not self._n_compared:
-            yield "rl-turns: no advantage is known, as no task was tried twice; more runs of it, or alone=return"
+            yield "rl-turns: no advantage is known, as no task was tried twice; more runs per task, or alone=return"
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """A row for each turn of this run."""

@@ -164,7 +164,7 @@ _WORDS = {
     "number. Returns the compiler's report, or the error with its line.",
     "bench": "Check an attempt on every shape and many kinds of inputs; where there is a GPU, time it against the "
     "baselines and the speed of light.",
-    "reflect": "State what limits a benched attempt. Tells what does, what mending it can gain, and how your "
+    "reflect": "State what limits a benched attempt. Returns what does, what fixing it can gain, and how your "
     "predictions came out.",
     "look": "Show code and texts; costs no attempt.",
 }

@@ -123,7 +123,7 @@ def _addressing() -> str:
             )
         )
     except DriverError as error:
-        return f"not told: {error}"
+        return f"not known: {error}"
     if not pageable:
         return "device memory only"
     return "pageable host memory by the host's page tables (ATS)" if host_tables else "pageable host memory (HMM)"
