@@ -87,7 +87,7 @@ class Capture:
     """
 
     def __init__(self, target: Any) -> None:
-        from kerneltune.tools.task.capture import Capture as Watch
+        from kerneltune.tools.task.capture import Watch
 
         self._watch = Watch(target)
 

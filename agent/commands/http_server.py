@@ -48,7 +48,7 @@ from kerneltune.agent.commands.service import Busy, ClientRun, Priority, Service
 from kerneltune.agent.commands.session import Patience
 from kerneltune.agent.commands.show import line_json
 from kerneltune.agent.commands.verify import verification_json
-from kerneltune.agent.commands.web import Pages
+from kerneltune.agent.commands.web import RecordPages
 from kerneltune.agent.events import Event
 from kerneltune.agent.export.rewards import (
     GAMMA,
@@ -266,7 +266,7 @@ class HttpServer:
         root: Path | None = None,
         token: str = "",
         times: HttpTimes | None = None,
-        pages: Pages | None = None,
+        pages: RecordPages | None = None,
     ) -> None:
         self.pages = pages
         self.service, self._root, self._token, self.times = service, root, token.encode(), times or HttpTimes()

@@ -90,9 +90,9 @@ def serve(
         with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as begun:
             from kerneltune.agent.commands.http_server import HttpServer, listen_to
             from kerneltune.agent.commands.service import Service
-            from kerneltune.agent.commands.web import Pages
+            from kerneltune.agent.commands.web import RecordPages
 
-            pages = Pages(settings.runs_dir, token) if web else None
+            pages = RecordPages(settings.runs_dir, token) if web else None
             with Service(settings, here, begun) as service:
                 http = HttpServer(service, root and root.resolve(), token, pages=pages)
                 asyncio.run(listen_to(listening, http))

@@ -33,7 +33,7 @@ class NoPage(Exception):
     """There is no such page."""
 
 
-class Pages:
+class RecordPages:
     """Answers GET requests of a browser. `token`: what it must have shown once, by ?token=…; then its cookie does."""
 
     def __init__(self, runs_dir: Path, token: str) -> None:

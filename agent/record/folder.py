@@ -259,13 +259,13 @@ Accepted = tuple[Attempt, RunStarted, TaskSpec]
 def packaged_attempts(accepted: Sequence[Accepted], module: str = "", backward: Sequence[Accepted] = ()) -> str:
     """Several of them, of one op, as one file: each answers what its own task has. `backward`: those of its gradients.
     Raises CannotPackage."""
-    from kerneltune.tools.package.write import Verified, packaged
+    from kerneltune.tools.package.write import VerifiedKernel, packaged
 
     every = [*accepted, *backward]
     if len(archs := {run.arch for _, run, _ in every}) > 1:
         raise CannotPackage(f"the kernels are for different GPUs ({', '.join(sorted(archs))}); package them apart")
     headers = "".join(header(attempt, run, task, use="") for attempt, run, task in every)
-    kernels, gradients = ([Verified(task, a.source) for a, _, task in part] for part in (accepted, backward))
+    kernels, gradients = ([VerifiedKernel(task, a.source) for a, _, task in part] for part in (accepted, backward))
     return packaged(kernels, arch=accepted[0][1].arch, header=headers, module=module, backward=gradients)
 
 

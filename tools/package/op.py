@@ -380,7 +380,7 @@ class _InSight:
         return torch.library.wrap_triton(self._kernel)[grid]
 
 
-class _Asked:
+class _Launches:
     """In the place of a Triton kernel: launches nothing, and keeps the numbers that Inductor would give it as float64,
     where a launch gives float32; it does so with Python's floats."""
 
@@ -409,7 +409,7 @@ def _traceable() -> list[tuple[nn.Module, dict[str, str]]]:
             if type(kernel := getattr(module, name)).__name__ not in ("JITFunction", "Autotuner"):  # TRITON_INTERPRET=1
                 return []
             kernels.append((module, name, kernel))
-            setattr(module, name, _Asked(kernel, floats))
+            setattr(module, name, _Launches(kernel, floats))
     forwards = [entry for entry in VERIFIED if not entry.backward]
     for entry in forwards if all(KERNELS[entry.kernel].launched for entry in forwards) else ():
         try:

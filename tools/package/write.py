@@ -43,7 +43,7 @@ def op_name(task: str) -> str:
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedKernel:
     """A candidate that was accepted on all cases of a task."""
 
     task: TaskSpec
@@ -51,7 +51,12 @@ class Verified:
 
 
 def packaged(
-    kernels: Sequence[Verified], *, arch: str, header: str, module: str = "", backward: Sequence[Verified] = ()
+    kernels: Sequence[VerifiedKernel],
+    *,
+    arch: str,
+    header: str,
+    module: str = "",
+    backward: Sequence[VerifiedKernel] = (),
 ) -> str:
     """The file for a kernel; or for several of one op, each of which answers what its own task has, its timed case
     before the others. `header`: comments; `module`: by what name it will be imported, where that is not the task's;
@@ -86,7 +91,7 @@ def packaged(
     return header + docstring + before.partition('"""\n\n')[2] + said + after + _ending(exported)
 
 
-def _kernel(its: Verified) -> str:
+def _kernel(its: VerifiedKernel) -> str:
     if language_of(its.source) == "cuda":
         raise CannotPackage(
             f"the kernel of {its.task.name} is in CUDA C++, which needs NVRTC where it runs; "
@@ -98,7 +103,7 @@ def _kernel(its: Verified) -> str:
     return f"    Kernel({facts},\n    {texts}),\n"
 
 
-def _all_entries(kernels: Sequence[Verified], forwards: int) -> list[str]:
+def _all_entries(kernels: Sequence[VerifiedKernel], forwards: int) -> list[str]:
     """Those of all kernels, timed cases first: of two kernels for a shape that answers which was timed at it. Those of
     gradients come last."""
     found = [list(_entries(its.task, number, backward=number >= forwards)) for number, its in enumerate(kernels)]

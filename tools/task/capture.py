@@ -159,8 +159,8 @@ def task_of(target: Any, calls: Sequence[SeenCall], made: Mapping[str, Json] | N
 
 
 @dataclass
-class Capture:
-    """The calls of one function or class while a program runs: `with Capture(target) as seen: …`.
+class Watch:
+    """The calls of one function or class while a program runs: `with Watch(target) as seen: …`.
 
     target  the function, the class, a module (then its calls alone), or the name of one: "Tail", "mymodel.tail"
 
@@ -288,8 +288,8 @@ if "kerneltune" not in sys.modules:
     _spec = importlib.util.spec_from_file_location("kerneltune", {package!r}, submodule_search_locations=[{folder!r}])
     sys.modules["kerneltune"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules["kerneltune"])
-from kerneltune.tools.task.capture import Program
-Program({target!r}, {out!r}).watch()
+from kerneltune.tools.task.capture import WatchedProgram
+WatchedProgram({target!r}, {out!r}).watch()
 """
 
 
@@ -308,13 +308,13 @@ class Seen:
         return sum(call.times for call in self.calls)
 
 
-class Program:
+class WatchedProgram:
     """Watches a whole program: calls of modules, by the name of their class, or of a function in what it imports.
     Without a target, all classes that are not torch's."""
 
     def __init__(self, target: str | None, out: str) -> None:
         self._target, self._out = target, Path(out)
-        self._captures: dict[Any, Capture] = {}
+        self._captures: dict[Any, Watch] = {}
 
     def watch(self) -> None:
         """From now on, until the process ends."""
@@ -339,7 +339,7 @@ class Program:
             with contextlib.suppress(TaskError):
                 found = named(self._target)
                 if isinstance(found, types.FunctionType):
-                    self._captures[self._target] = Capture(found).__enter__()
+                    self._captures[self._target] = Watch(found).__enter__()
 
     def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
         leaf = (self._target or "").replace(":", ".").rpartition(".")[2]
@@ -348,7 +348,7 @@ class Program:
             its = type(module)
             if its.__name__ == leaf or (not leaf and not its.__module__.startswith("torch.")):
                 if its not in self._captures and len(self._captures) < _MOST_WATCHED:
-                    self._captures[its] = Capture(its, made=_made_with_or_nothing(module))
+                    self._captures[its] = Watch(its, made=_made_with_or_nothing(module))
                 if its in self._captures:
                     self._captures[its].record(functools.partial(its.forward, module), args, kwargs)
             return call(module, *args, **kwargs)

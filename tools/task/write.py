@@ -389,7 +389,7 @@ _SEQUENCES = ("MultiheadAttention", "LSTM", "GRU", "TransformerEncoderLayer", "s
 def guess(parts: CodeParts, calls: Sequence["SeenCall"] = (), made_with: Mapping[str, Json] | None = None) -> Guess:
     """What to feed to a function or a module: as it was called and `made_with`, as far as that is known."""
     if seen := calls or tuple(_read_calls(parts)):
-        found = replace(_Seen(parts, seen, made_with or {}).guess(), is_told=bool(calls))
+        found = replace(_SeenInputs(parts, seen, made_with or {}).guess(), is_told=bool(calls))
         return _apart(found, parts.names)
     init: dict[str, str] = {}
     unsure: list[str] = []
@@ -710,7 +710,7 @@ def _alike(given: str, first: SeenTensor, parts: CodeParts) -> SeenTensor:
     return SeenTensor(first.shape, first.dtype)
 
 
-class _Seen:
+class _SeenInputs:
     """The inputs of a task by calls that were seen. Dimensions that were always of one size are one constant."""
 
     def __init__(self, parts: CodeParts, calls: Sequence[SeenCall], made_with: Mapping[str, Json]) -> None:

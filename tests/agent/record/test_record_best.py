@@ -9,7 +9,7 @@ import pytest
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.record.folder import write_best
-from kerneltune.tools.package.write import Verified, packaged
+from kerneltune.tools.package.write import VerifiedKernel, packaged
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Comparison, KernelReport, Status, Timing, Verdict
 from tests.agent.record.samples import started
@@ -86,7 +86,10 @@ def test_the_file_to_put_into_a_model_holds_both_sources_and_the_rest_is_ours(
     spec = TaskSpec(text, "0" * 64, text, TASK + f"# {text!r}\n", (CaseSpec("main", (leaf,), (), leaf),))
     write_best(tmp_path, attempt_with(text, source), run_with(text), spec)
     (path,) = set(tmp_path.glob("*_op.py")) - {tmp_path / "best.py"}
-    made, plain = (ast.parse(path.read_bytes()), ast.parse(packaged([Verified(spec, "")], arch="sm_90", header="")))
+    made, plain = (
+        ast.parse(path.read_bytes()),
+        ast.parse(packaged([VerifiedKernel(spec, "")], arch="sm_90", header="")),
+    )
     (kernel,) = (n for n in ast.walk(made) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "Kernel")
     held = {k.arg: ast.literal_eval(k.value) for k in kernel.keywords}
     assert (held["source"], held["reference"]) == (source.removeprefix("\ufeff"), spec.source)

@@ -12,7 +12,7 @@ import pytest
 
 from kerneltune.agent.authors.search.experts import experts
 from kerneltune.tools.backends import gpu_info
-from kerneltune.tools.package.write import Verified, file_name, launched, packaged
+from kerneltune.tools.package.write import VerifiedKernel, file_name, launched, packaged
 from kerneltune.tools.task.load import builtin_names, described, find_task
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,7 +37,7 @@ def package(name: str, folder: Path, arch: str) -> None:
     task = described(find_task(name))
     assert task
     sketch = experts(task)[0]
-    text = packaged([Verified(task, sketch.render(sketch.params))], arch=arch, header="# a header\n\n")
+    text = packaged([VerifiedKernel(task, sketch.render(sketch.params))], arch=arch, header="# a header\n\n")
     (folder / file_name(task)).write_text(text)
 
 
@@ -103,7 +103,7 @@ def test_every_builtin_task_can_be_packaged_with_any_expert_kernel_and_says_both
         assert task
         for sketch in experts(task):
             source = sketch.render(sketch.params)
-            text = packaged([Verified(task, source)], arch="sm_90", header="# a header\n\n")
+            text = packaged([VerifiedKernel(task, source)], arch="sm_90", header="# a header\n\n")
             assert held_in(text) == [(source, task.source)]
 
 

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from kerneltune.agent.authors.search.experts import experts, ptx_experts
 from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.languages.ptx.assemble import assemble
-from kerneltune.tools.package.write import Verified, packaged
+from kerneltune.tools.package.write import VerifiedKernel, packaged
 from kerneltune.tools.schema.errors import CannotPackage
 from kerneltune.tools.schema.sass import sections
 from kerneltune.tools.schema.task import TaskSpec
@@ -93,7 +93,7 @@ def file_of(tmp_path: Path, task: str, kernel: str, name: str = "norm", arch: st
     path = tmp_path / f"{name}.py"
     path.write_text(task)
     out = tmp_path / f"{name}_op.py"
-    out.write_text(packaged([Verified(describe(read_task(path)), kernel)], arch=arch, header="# a header\n\n"))
+    out.write_text(packaged([VerifiedKernel(describe(read_task(path)), kernel)], arch=arch, header="# a header\n\n"))
     return imported(out)
 
 
@@ -287,7 +287,7 @@ def test_of_several_kernels_the_one_answers_that_was_timed_at_the_shape(tmp_path
         path = tmp_path / f"{name}.py"
         path.write_text(NORM.replace("COLS, ROWS, DTYPE = 8, 6", f"COLS, ROWS, DTYPE = {constants}"))
         tasks.append(describe(read_task(path)))
-    kernels = [Verified(task, NORM_KERNEL + f"# {task.name}\n") for task in tasks]
+    kernels = [VerifiedKernel(task, NORM_KERNEL + f"# {task.name}\n") for task in tasks]
     (tmp_path / "two.py").write_text(packaged(kernels, arch="sm_90", header="# a header\n\n"))
     op = imported(tmp_path / "two.py")
     norm = Norm().eval()
@@ -307,7 +307,7 @@ def test_of_several_kernels_the_one_answers_that_was_timed_at_the_shape(tmp_path
     assert op.ModelNew(8, 1e-3).eval()(torch.randn(2, 8)).shape == (2, 8)
     other = describe(read_task(_function_task(tmp_path)))
     with pytest.raises(CannotPackage, match="they are not one op"):
-        packaged([kernels[0], Verified(other, "")], arch="sm_90", header="")
+        packaged([kernels[0], VerifiedKernel(other, "")], arch="sm_90", header="")
 
 
 def _function_task(tmp_path: Path) -> Path:
@@ -343,8 +343,10 @@ def with_gradients(tmp_path: Path, task: str, gradients: str) -> ModuleType:
     """The file of a task's kernel and of one for its gradients."""
     forward, backward = gradient_tasks(tmp_path, task)
     out = tmp_path / "norm_op.py"
-    kernels = [Verified(forward, NORM_KERNEL)]
-    out.write_text(packaged(kernels, arch="sm_90", header="# a header\n\n", backward=[Verified(backward, gradients)]))
+    kernels = [VerifiedKernel(forward, NORM_KERNEL)]
+    out.write_text(
+        packaged(kernels, arch="sm_90", header="# a header\n\n", backward=[VerifiedKernel(backward, gradients)])
+    )
     return imported(out)
 
 
@@ -384,7 +386,7 @@ def test_with_verified_gradients_a_model_trains_as_it_did(tmp_path: Path, compil
         torch.testing.assert_close(found, its)
     assert (norm.gain - untrained).abs().min() > 0.01
     assert op.calls(norm)[""] == {"kernel": 4, "gradients": 2}  # a checkpoint runs each forward twice
-    shapes = r"not verified. Verified: float32\[6, 8\]; .*\[6, 16\]; bf"
+    shapes = r"not verified. VerifiedKernel: float32\[6, 8\]; .*\[6, 16\]; bf"
     with torch.enable_grad(), pytest.warns(UserWarning, match=shapes):
         norm(torch.randn(13, 8)).sum().backward()  # the kernel has them, its gradients do not
 
@@ -436,7 +438,10 @@ def test_gradients_of_another_op_or_of_packed_parameters_are_refused(tmp_path: P
     for its_task in (task, other):
         with pytest.raises(CannotPackage, match="not the task of the gradients"):
             packaged(
-                [Verified(task, NORM_KERNEL)], arch="sm_90", header="", backward=[Verified(its_task, NORM_GRADIENTS)]
+                [VerifiedKernel(task, NORM_KERNEL)],
+                arch="sm_90",
+                header="",
+                backward=[VerifiedKernel(its_task, NORM_GRADIENTS)],
             )
 
 
@@ -520,7 +525,9 @@ def test_a_kernel_in_ptx_brings_its_loader_which_fills_in_and_assembles_what_the
     assert task
     (sketch, *_) = ptx_experts("rms_norm")
     path = tmp_path / "rms_norm_op.py"
-    path.write_text(packaged([Verified(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n"))
+    path.write_text(
+        packaged([VerifiedKernel(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n")
+    )
     loader = path.read_text().partition("\nclass PtxKernel")[2].partition("\n_HELD = ")[0]
     assert sum(bool(line.strip()) for line in loader.splitlines()) <= 60
     op = imported(path)
@@ -546,7 +553,7 @@ def test_on_a_gpu_it_answers_in_eager_compiled_and_captured_calls_and_chooses_on
     assert task
     (sketch, *_) = ptx_experts(task.name) if language == "ptx" else experts(task)
     (tmp_path / "rms_op.py").write_text(
-        packaged([Verified(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n")
+        packaged([VerifiedKernel(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n")
     )
     op = imported(tmp_path / "rms_op.py")
     assert op._check() == 0
@@ -579,4 +586,4 @@ def test_a_kernel_in_cuda_c_is_refused_for_it_needs_its_compiler_wherever_it_run
     task = described(find_task("softmax"))
     assert task is not None
     with pytest.raises(CannotPackage, match="softmax is in CUDA C\\+\\+, which needs NVRTC"):
-        packaged([Verified(task, kernel.read_text())], arch="sm_90", header="")
+        packaged([VerifiedKernel(task, kernel.read_text())], arch="sm_90", header="")

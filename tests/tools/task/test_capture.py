@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.task.capture import Capture, made_with, named, seen_call, task_of
+from kerneltune.tools.task.capture import Watch, made_with, named, seen_call, task_of
 from kerneltune.tools.task.load import read_task
 from kerneltune.tools.task.write import SeenTensor
 from tests.test_house import HEAVY
@@ -57,7 +57,7 @@ def mine(tmp_path: Path) -> Iterator[ModuleType]:
 def test_calls_are_told_apart_by_their_form_and_counted_and_the_program_is_as_it_was(mine: ModuleType) -> None:
     before = mine.tail, vars(mine.Mlp)["forward"]
     model = mine.Mlp(8)
-    with Capture("Mlp") as seen, Capture(mine.tail) as functions:
+    with Watch("Mlp") as seen, Watch(mine.tail) as functions:
         for rows in (4, 4, 1, 4):
             model(torch.randn(rows, 8))
         assert torch.equal(mine.tail(torch.ones(2), scale=2.0), torch.full((2,), 2.0))
@@ -72,7 +72,7 @@ def test_what_is_seen_becomes_a_task_with_weights_and_what_the_module_was_made_w
     mine: ModuleType, tmp_path: Path
 ) -> None:
     model = mine.Mlp(8, 64)
-    with Capture(model) as seen:
+    with Watch(model) as seen:
         mine.Mlp(16)(torch.randn(3, 16))  # another one
         for rows in (4, 4, 1):
             model(hidden_states=torch.randn(2, rows, 8, dtype=torch.float64).float())
@@ -115,10 +115,10 @@ def test_arguments_of_a_constructor_are_found_in_the_module_or_by_trying(mine: M
 def test_a_name_is_that_of_a_person_s_own_before_a_library_s(mine: ModuleType) -> None:
     assert named("Mlp") is named("mine_to_watch.Mlp") is named("mine_to_watch:Mlp") is mine.Mlp
     with pytest.raises(TaskError, match="nothing that is loaded is called Nothing"):
-        Capture("Nothing").__enter__()
+        Watch("Nothing").__enter__()
     with pytest.raises(TaskError, match="dict has no forward"):
-        Capture(dict).__enter__()
-    with Capture("tail") as seen:
+        Watch(dict).__enter__()
+    with Watch("tail") as seen:
         pass
     with pytest.raises(TaskError, match="no call of tail was seen"):
         seen.source()

@@ -204,7 +204,7 @@ class _Said(NamedTuple):
 
 
 @dataclass
-class Launcher:
+class LauncherTranslator:
     """Translates one function. `used`: constants of the file that the functions need."""
 
     source: CudaSource
@@ -606,7 +606,7 @@ def converted(text: str, name: str) -> str:
 def _host(source: CudaSource) -> str:
     """Launchers, and the constants that they need."""
     used: set[str] = set()
-    functions = [Launcher(source, function, used).python() for function in source.launchers.values()]
+    functions = [LauncherTranslator(source, function, used).python() for function in source.launchers.values()]
     for name in list(source.constants)[::-1]:  # constants are made of earlier ones
         if name in used:
             used |= set(re.findall(r"[A-Za-z_]\w*", source.constants[name]))
