@@ -386,7 +386,7 @@ def test_with_verified_gradients_a_model_trains_as_it_did(tmp_path: Path, compil
         torch.testing.assert_close(found, its)
     assert (norm.gain - untrained).abs().min() > 0.01
     assert op.calls(norm)[""] == {"kernel": 4, "gradients": 2}  # a checkpoint runs each forward twice
-    shapes = r"not verified. VerifiedKernel: float32\[6, 8\]; .*\[6, 16\]; bf"
+    shapes = r"not verified. Verified: float32\[6, 8\]; .*\[6, 16\]; bf"
     with torch.enable_grad(), pytest.warns(UserWarning, match=shapes):
         norm(torch.randn(13, 8)).sum().backward()  # the kernel has them, its gradients do not
 
