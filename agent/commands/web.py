@@ -55,7 +55,7 @@ class RecordPages:
     def may_see(self, request: Request) -> bool:
         """Whether a browser has shown the token here before: enough for a page, and for nothing else."""
         is_page = request.method == "GET" and request.url.path.split("/")[1] in ("", "seq", "runs", "suites")
-        return is_page and secrets.compare_digest(request.cookies.get(COOKIE, ""), self._cookie)
+        return is_page and secrets.compare_digest(request.cookies.get(COOKIE, "").encode(), self._cookie.encode())
 
     def let_in(self, request: Request) -> Response | None:
         """The answer to whoever opens a page with the token: the cookie, and the page's address without the token."""

@@ -51,6 +51,7 @@ def test_pages_are_for_who_has_the_token_and_their_cookie_is_for_pages_alone(
     base, token = address.split("?token=")
     for path in ("", f"runs/{RUN}", "?token=wrong", "?token=\u00e9", "seq"):
         assert httpx2.get(base + path).status_code == 401
+    assert httpx2.get(base, headers=[(b"cookie", b"kerneltune=\xe9")]).status_code == 401
     [cookie] = reader.cookies.jar
     assert (cookie.value == token, cookie.get_nonstandard_attr("SameSite")) == (False, "strict")
     assert cookie.has_nonstandard_attr("HttpOnly")
