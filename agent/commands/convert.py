@@ -58,6 +58,8 @@ def convert(
         raise UsageError(f"{source}: {error}") from error
     except CannotConvert as error:
         raise UsageError(f"{source}: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{source}: an expression or a block is nested too deeply") from error
     looks = [(number, line.strip()) for number, line in enumerate(made.split("\n"), 1) if "# LOOK" in line]
     if json:
         told = {"type": "convert", "schema_version": 1, "path": str(path), "origin": source}

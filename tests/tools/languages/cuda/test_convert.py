@@ -148,3 +148,7 @@ def test_the_command_writes_a_file_once_and_says_what_comes_next(tmp_path: Path)
     again = optimize("convert", "k.cu", cwd=tmp_path)
     assert again.returncode == 2
     assert "--overwrite" in again.stderr
+    deep = "(" * 20_000 + "n" + ")" * 20_000
+    (tmp_path / "deep.cu").write_text(KERNEL + LAUNCHER.replace("<<<", f"<<<{deep} + ", 1))
+    refused = optimize("convert", "deep.cu", cwd=tmp_path)
+    assert (refused.returncode, "nested too deeply" in refused.stderr) == (2, True), refused.stderr
