@@ -142,7 +142,8 @@ def chosen_settings(arguments: Mapping[str, object]) -> Settings:
     values = {name: one.value for name, one in sourced.items()}
     for name, (holds, wanted) in _BOUNDS.items():
         if (value := values[name]) is not None and not holds(value):
-            raise UsageError(f"{_named(name, sourced)} {value:g}: {wanted}")
+            shown = f"{value:g}" if isinstance(value, float) else str(value)[:40]  # no float holds an int of 400 digits
+            raise UsageError(f"{_named(name, sourced)} {shown}: {wanted}")
     if values["arch"]:
         values["arch"] = _target(str(values["arch"]), _named("arch", sourced))
     return Settings(**values)  # type: ignore[arg-type]
