@@ -68,6 +68,7 @@ from kerneltune.tools.judge.correctness.tree import (
     map_tensors,
     nbytes,
     numel,
+    rows_at,
     spec_of,
     tensor_spec,
     tensors,
@@ -684,16 +685,6 @@ def _joined(found: Iterator[tuple[slice, list[_Probe]]], whole: Mapping[str, Ten
     return made
 
 
-def _chosen(axis: int, at: Tensor) -> Callable[[Tensor], Tensor]:
-    """Takes the elements at those places of an axis; torch has no such thing for 8-bit floats."""
-
-    def chosen(t: Tensor) -> Tensor:
-        is_small = t.is_floating_point() and t.itemsize == 1
-        return (t.view(torch.uint8) if is_small else t).index_select(axis, at).view(t.dtype)
-
-    return chosen
-
-
 def _finite(native: Tree, answer: Answer) -> bool:
     return is_finite((native, answer.values))
 
@@ -878,7 +869,9 @@ class _Batch:
         ]
         some = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
         for paths in dict.fromkeys((frozenset(fitting), frozenset(fitting[:1]))):
-            if paths and all(self._same(paths, _chosen(axis, at)) for at in (some, some[: rows // 2])):
+            if paths and all(
+                self._same(paths, functools.partial(rows_at, axis=axis, rows=at)) for at in (some, some[: rows // 2])
+            ):
                 return paths
         return None
 

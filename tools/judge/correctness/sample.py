@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from kerneltune.tools.judge.correctness import comparison
 from kerneltune.tools.judge.correctness.gates import Expected
 from kerneltune.tools.judge.correctness.problem import Problem
-from kerneltune.tools.judge.correctness.tree import is_float8, leaves, map_leaves, nbytes, stored_as, tensors
+from kerneltune.tools.judge.correctness.tree import is_float8, leaves, map_leaves, nbytes, rows_at, stored_as, tensors
 from kerneltune.tools.replay.shared_memory import PERIOD, SharedMemory
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import TaskError
@@ -114,7 +114,7 @@ class _Box:
     def of_output(self, output: Tensor) -> Tensor:
         """Those rows."""
         for axis, rows in self.rows.items():
-            output = _taken(output, axis, rows)
+            output = rows_at(output, axis, rows)
         return output
 
     def places(self, elements: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -290,7 +290,7 @@ def _answer(problem: Problem, inputs: tuple[Any, ...], box: _Box, axes: Axes) ->
         for axis, rows in box.rows.items():
             at = axes[axis].get(name)
             if at is not None:  # heads that share a key head name it several times
-                tensor = _taken(tensor, at, rows * tensor.shape[at] // box.counts[axis])
+                tensor = rows_at(tensor, at, rows * tensor.shape[at] // box.counts[axis])
         return tensor
 
     with _model_of(problem, part):
@@ -412,12 +412,6 @@ def _tensor_leaves(tree: Json) -> Iterator[dict[str, Json]]:
 def _ascending(rows: Tensor) -> Tensor:
     found: Tensor = torch.unique(rows)
     return found
-
-
-def _taken(tensor: Tensor, axis: int, rows: Tensor) -> Tensor:
-    if is_float8(tensor):  # torch cannot index these
-        return tensor.view(torch.uint8).index_select(axis, rows).view(tensor.dtype)
-    return tensor.index_select(axis, rows)
 
 
 def _bits(tensor: Tensor) -> Tensor:

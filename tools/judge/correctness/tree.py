@@ -114,6 +114,13 @@ def is_float8(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and tensor.element_size() == 1
 
 
+def rows_at(tensor: Tensor, axis: int, rows: Tensor) -> Tensor:
+    """The elements at those places of an axis, of any dtype: torch cannot index floats of 8 bits."""
+    if is_float8(tensor):
+        return tensor.view(torch.uint8).index_select(axis, rows).view(tensor.dtype)
+    return tensor.index_select(axis, rows)
+
+
 def is_finite(tree: Tree) -> bool:
     """Whether no floating tensor holds NaN or Inf."""
     floats = (t for t in tensors(tree) if t.is_floating_point())
