@@ -245,10 +245,18 @@ def _begin(source: str, starts: list[int], first: ast.stmt) -> int:
 # convert --------------------------------------------------------------------------------------------------------------
 
 
-class Counterpart(NamedTuple):
-    """A right attempt in another language: its file, and which attempt that is."""
+class Side(NamedTuple):
+    """A side of a pair. `code`: the file, or of PTX the texts of its kernels."""
 
-    source: str
+    language: str
+    code: str
+    file: str
+
+
+class Counterpart(NamedTuple):
+    """A right attempt in another language, and which one that is."""
+
+    side: Side
     attempt_id: str
 
 
@@ -283,65 +291,64 @@ class Convert(Format):
         """Remember the best of the task in each language."""
         best_id = trajectory.best.attempt_id if trajectory.best else None
         for attempt in filter(right, trajectory.attempts):
-            language, code = _said(attempt.source)
-            place = (trajectory.run.task_sha256, language)
+            side = _side(attempt.source)
+            place = (trajectory.run.task_sha256, side.language)
             rank = _rank(attempt, leads=attempt.attempt_id == best_id)
-            if code and (place not in self._best or rank < self._best[place][0]):
-                self._best[place] = rank, Counterpart(attempt.source, attempt.attempt_id)
+            if side.code and (place not in self._best or rank < self._best[place][0]):
+                self._best[place] = rank, Counterpart(side, attempt.attempt_id)
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """Of each right attempt a row from PyTorch, and two with each language that comes before its own."""
         run, python_code = trajectory.run, visible(trajectory.run.task_source)
         for attempt in filter(right, trajectory.attempts) if python_code else ():
-            made = attempt.source
-            language, code = _said(made)
-            if code and language != PTX:
-                pair = _pair(run, (PYTORCH, python_code), (language, code))
-                yield ExportRow(pair | _talk(instructions.solve(run, language), made), attempt)
-            for other in FOLDERS[: FOLDERS.index(language)] if code else ():
+            made = _side(attempt.source)
+            if made.code and made.language != PTX:
+                pair = _pair(run, Side(PYTORCH, python_code, python_code), made)
+                yield ExportRow(pair | _talk(instructions.solve(run, made.language), made.file), attempt)
+            for other in FOLDERS[: FOLDERS.index(made.language)] if made.code else ():
                 if (found := self._counterpart(trajectory, attempt, other)) is not None:
-                    for before, after in ((found.source, made), (made, found.source)):
-                        pair = _pair(run, _said(before), _said(after), found.attempt_id)
-                        asked = instructions.convert(run, before, language_of(after))
-                        yield ExportRow(pair | _talk(asked, after), attempt)
+                    for before, after in ((found.side, made), (made, found.side)):
+                        asked = instructions.convert(run, before.file, after.language)
+                        pair = _pair(run, before, after, found.attempt_id)
+                        yield ExportRow(pair | _talk(asked, after.file), attempt)
 
     def _counterpart(self, trajectory: Trajectory, attempt: Attempt, language: str) -> Counterpart | None:
         """The nearest right attempt in a language that one was derived from, else the best of the task."""
         seen = {attempt.attempt_id}
         while (parent := trajectory.parent(attempt)) is not None and parent.attempt_id not in seen:
-            its, code = _said(parent.source)
-            if right(parent) and its == language and code:
-                return Counterpart(parent.source, parent.attempt_id)
+            side = _side(parent.source) if right(parent) else None
+            if side is not None and side.language == language and side.code:
+                return Counterpart(side, parent.attempt_id)
             seen.add(parent.attempt_id)
             attempt = parent
         found = self._best.get((trajectory.run.task_sha256, language))
         return found and found[1]
 
 
-def _said(source: str) -> tuple[str, str]:
-    """The language of a file with kernels, and its code: the file, or the texts of kernels in PTX."""
-    language = language_of(source)
-    return language, "\n".join(ptx_texts(source)) if language == PTX else source
+def _side(file: str) -> Side:
+    language = language_of(file)
+    return Side(language, "\n".join(ptx_texts(file)) if language == PTX else file, file)
 
 
 def _talk(prompt: instructions.Messages, source: str) -> Row:
     return {"prompt": prompt, "completion": instructions.answer(source)}
 
 
-def _pair(run: RunStarted, source: tuple[str, str], target: tuple[str, str], other_attempt: str = "") -> Row:
-    sides, direction = dict((source, target)), f"{source[0]}_to_{target[0]}"
+def _pair(run: RunStarted, source: Side, target: Side, other_attempt: str = "") -> Row:
+    sides = {side.language: side.code for side in (source, target)}
+    direction = f"{source.language}_to_{target.language}"
     in_order = [sides[language] for language in (PYTORCH, *FOLDERS) if language in sides]
     return {
         "python_code": visible(run.task_source),
         "triton_code": sides.get(TRITON, ""),
         "ptx_code": sides.get(PTX, ""),
         "direction": direction,
-        "source_code": source[1],
-        "target_code": target[1],
+        "source_code": source.code,
+        "target_code": target.code,
         "other_attempt": other_attempt,
         "entry_point": ENTRY_POINT,
         "module_name": run.task,
-        "uuid": stable_uuid(*in_order, *([] if source[0] == PYTORCH else [direction])),
+        "uuid": stable_uuid(*in_order, *([] if source.language == PYTORCH else [direction])),
         "repo_name": repo_name(run),
     }
 
