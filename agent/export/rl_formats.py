@@ -50,7 +50,7 @@ _EXTRA = (
     Feature(
         "tools_kwargs",
         "struct",
-        "for verl's tool agent with the tool `bench` of kerneltune/rl/verl_tool.py",
+        "for verl's tool agent with the tool `bench` of kerneltune/rl/kernel_verl_tool.yaml",
         (Feature("bench", "struct", "", (Feature("create_kwargs", "struct", "", _CREATE),)),),
     ),
     Feature("entry_point", "text", "the class in ground_truth; the answer's is called <entry_point>New"),
