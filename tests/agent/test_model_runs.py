@@ -28,6 +28,8 @@ NAMES: dict[Format, str] = {
 ALL = ("--task", SOFTMAX, "--json", "--runs-dir", "runs", "--max-attempts", "5")
 
 
+# How many programs of the timed shape the half second of processor time allowed: a busy machine runs fewer.
+_SAMPLED = re.compile(r"(?<=at the timed shape )[\d,]+(?= of )|(?<=programs were run, and )[\d,]+(?= elements compared)")
 _DRAWN = re.compile(
     r": case .* inputs\).*|[\d.e-]+ of the tolerance[^;\n]*", re.DOTALL
 )  # inputs differ from run to run
@@ -74,7 +76,7 @@ def attempts(folder: Path) -> list[Any]:
                     calls = e.calls if isinstance(e.calls, list) else []
                     found.append(("replied", e.turn, e.text, [(c["name"], c["arguments"]) for c in calls]))
                 case Said(role="tool"):
-                    found.append(("told", _DRAWN.sub(": …", e.text)))
+                    found.append(("told", _SAMPLED.sub("…", _DRAWN.sub(": …", e.text))))
         return sorted(found, key=lambda row: (row[0] in ("updated", "proposed"), str(row[:3])))
 
 
