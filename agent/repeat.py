@@ -52,7 +52,7 @@ def _times(old: Verdict, new: Verdict) -> Repeated:
     what, was, now = _common(old, new) or ("the time", _time(old), _time(new))
     change = math.log(now.value / was.value)
     allowed = math.hypot(was.half_width, now.half_width) + max(NOISE, _resolution(old), _resolution(new))
-    moved = f"{what} moved by {abs(math.expm1(change)):.2%}, of {math.expm1(allowed):.2%} that the intervals allow"
+    moved = f"{what} moved by {abs(math.expm1(change)):.2%} (the intervals allow {math.expm1(allowed):.2%})"
     if abs(change) <= allowed:
         return Repeated(True, f"right again; {moved}")
     return Repeated(False, f"right again; {moved}; it is {'slower' if change > 0 else 'faster'} now")

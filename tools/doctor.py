@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
-from kerneltune.tools.backends import gpu_info, gpu_setup
+from kerneltune.tools.backends import gpu_info, gpu_setup, gpus_hidden
 from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.judge.timing.counters import find_ncu, for_administrators
 from kerneltune.tools.sandbox import bubblewrap
@@ -111,9 +111,13 @@ def _short(version: str) -> str:
 
 def _gpu(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
     if gpu is None:
-        device = os.path.exists("/dev/nvidiactl") or shutil.which("nvidia-smi") is not None
-        remedy = "nvidia-smi (it says why the driver does not answer)" if device else ""
-        yield Finding("GPU", False if device else None, "none: kernels are checked, not timed", remedy)
+        driver = os.path.exists("/dev/nvidiactl") or shutil.which("nvidia-smi") is not None
+        if hidden := gpus_hidden():
+            remedy = "unset CUDA_VISIBLE_DEVICES (it hides every GPU)"
+        else:
+            remedy = "nvidia-smi (it says why the driver does not answer)" if driver else ""
+        fault = driver and not hidden
+        yield Finding("GPU", False if fault else None, "none: kernels are checked, not timed", remedy)
         return
     value = f"{gpu.name}, sm_{gpu.arch}, {gpu.memory_bytes / _GIB:.0f} GiB, driver {gpu.driver}"
     setup = gpu_setup()

@@ -768,7 +768,7 @@ def _goal_bar(verdict: Verdict, width: int) -> Iterator[list[Part]]:
     if not compared or not compared[0].speedup > 0:
         return
     reached = compared[0].speedup
-    light = reached / verdict.sol_fraction if verdict.sol_fraction else 0.0
+    light = reached / verdict.sol_fraction if verdict.sol_fraction and not _skips_work(verdict) else 0.0
     most = max(light, reached, 1.0) if light else 1.25 * max(reached, 1.0)
     told = f"{reached:.2f}x" + (f" of {light:.2f}x at the speed of light" if light else "")
     cells = min(_MOST_BAR, width - len(told) - 5)
@@ -780,6 +780,11 @@ def _goal_bar(verdict: Verdict, width: int) -> Iterator[list[Part]]:
         ("━" * min(at, goal), "cyan"), ("─" * lost, "red"), ("┃", "bold"), ("━" * won, "green"),
         ("─" * (cells - 1 - max(at, goal)), DIM), "  ", (told, "green" if reached > 1 else "red"),
     ]  # fmt: skip
+
+
+def _skips_work(verdict: Verdict) -> bool:
+    """Whether it is faster than the reference's work at the speed of light: a bound for those alone that do it all."""
+    return (verdict.sol_fraction or 0.0) > 1.02  # a time is `impossible` from 1 / 0.98 on where no work can be skipped
 
 
 def verdict_facts(row: Attempt, width: int, gpu: str | None, most: int = 99) -> list[list[Part]]:
@@ -795,7 +800,8 @@ def verdict_facts(row: Attempt, width: int, gpu: str | None, most: int = 99) -> 
     first: list[Part] = [label, "  ", (words.timing(verdict.timing), "bold")]
     more: list[Part] = []
     if verdict.sol_fraction is not None:
-        more += [f"{verdict.sol_fraction:.0%} of speed of light", "  "]
+        skips = " (skips work of the reference)" * _skips_work(verdict)
+        more += [f"{verdict.sol_fraction:.0%} of speed of light{skips}", "  "]
     if verdict.coverage is not None:
         more += [(f"coverage {verdict.coverage:.0%}", DIM)]
     lines = [[*first, "  ", *more]] if width >= _ONE_LINE or not more else [first, more]
@@ -815,8 +821,9 @@ def _against(compared: Comparison, names: int) -> list[Part]:
 
 @dataclass(frozen=True)
 class BestCurve:
-    """`values` after each judged attempt, None before there is one; speed-ups are over the fastest baseline. Without a
-    GPU there is no speed-up: it shows by how many bytes, as the static model counts them, the first choice was made."""
+    """`values` after each judged attempt, None before there is one. Speed-ups are over the fastest baseline of the run,
+    also those of attempts that were timed before it was ready. Without a GPU there is no speed-up: it shows by how many
+    bytes, as the static model counts them, the first choice was made."""
 
     kind: Literal["speed-up", "time", "bytes"]
     values: tuple[float | None, ...]
@@ -848,30 +855,26 @@ def curve_of(state: ViewState) -> BestCurve:
         moved = (a.rank_key[0] if a.rank_key else math.inf for a in judged)
         least = accumulate(moved, min)
         return BestCurve("bytes", tuple(None if math.isinf(value) else value for value in least))
-    timed = any(_best_speedup(a) is not None for a in judged)
-    values = tuple(_of_leaders(judged, _best_speedup if timed else _median_us))
-    return BestCurve("speed-up" if timed else "time", values)
+    fastest = min((c for a in judged for c in a.comparisons), key=lambda c: c.baseline_us, default=None)
+    leaders = _leaders(judged)
+    if fastest is None:
+        return BestCurve("time", tuple(row.timing.median_us if row and row.timing else None for row in leaders))
+    return BestCurve("speed-up", tuple(_speedup_over(fastest, row) if row else None for row in leaders))
 
 
-def _of_leaders(judged: Sequence[Attempt], value: Callable[[Attempt], float | None]) -> Iterator[float | None]:
-    """A value of who leads after each attempt, by the run's own ranking: the median."""
-    led_us = math.inf
-    shown: float | None = None
+def _leaders(judged: Sequence[Attempt]) -> Iterator[Attempt | None]:
+    """Who leads after each attempt, by the run's own ranking: the median."""
+    led: Attempt | None = None
     for row in judged:
-        time_us = _median_us(row)
-        if time_us is not None and time_us < led_us:
-            led_us, shown = time_us, value(row)
-        yield shown
+        if row.timing and (led is None or led.timing is None or row.timing.median_us < led.timing.median_us):
+            led = row
+        yield led
 
 
-def _median_us(row: Attempt) -> float | None:
-    return row.timing.median_us if row.timing else None
-
-
-def _best_speedup(row: Attempt) -> float | None:
-    """An attempt's speed-up over the baseline that is hardest to beat."""
-    compared = words.fastest_first(row.comparisons)
-    return compared[0].speedup if compared else None
+def _speedup_over(fastest: Comparison, row: Attempt) -> float | None:
+    """As it was measured, else as the quotient of two medians."""
+    measured = (c.speedup for c in row.comparisons if c.baseline == fastest.baseline)
+    return next(measured, fastest.baseline_us / row.timing.median_us if row.timing else None)
 
 
 def _plot(state: ViewState, width: int, height: int) -> list[Text]:

@@ -123,3 +123,10 @@ def test_the_gpu_is_looked_at_without_a_context() -> None:
     assert named(found, "cuda-bindings").ok
     assert named(found, "calibration").ok is None
     assert named(found, "ptxas").ok
+
+
+@pytest.mark.gpu
+def test_a_hidden_gpu_is_not_a_driver_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = named(findings(Patient(Path("runs"))), "GPU")
+    assert (found.ok, "CUDA_VISIBLE_DEVICES" in found.remedy) == (None, True)

@@ -19,6 +19,13 @@ def gpu_info() -> "GpuInfo | None":
     return device.gpu_info()
 
 
+def gpus_hidden() -> bool:
+    """Whether CUDA_VISIBLE_DEVICES hides all GPUs that there are."""
+    from kerneltune.tools.backends.cuda import device
+
+    return device.gpus_hidden()
+
+
 def gpu_setup() -> "GpuSetup | None":
     """How the first GPU is set up; None without one. No torch, no context."""
     from kerneltune.tools.backends.cuda import device

@@ -241,6 +241,27 @@ def test_the_curve_follows_the_best_and_shows_what_it_was_chosen_by_without_a_gp
     assert curve_of(ViewState()).values == ()
 
 
+def test_the_curve_is_over_one_baseline_also_where_the_first_attempts_met_a_slower_one_alone() -> None:
+    state = state_of(GPU_RUN)
+    first, *others = state.attempts
+    assert first.verdict is not None
+    eager = tuple(c for c in first.comparisons if c.baseline == "eager")
+    early = replace(first, verdict=replace(first.verdict, comparisons=eager))
+    curve = curve_of(replace(state, attempts=(early, *others)))
+    assert [round(v or 0, 2) for v in curve.values] == [0.82, 1.0, 1.27, 1.27, 1.27, 1.27]
+
+
+def test_no_bar_ends_at_a_speed_of_light_that_the_best_is_beyond() -> None:
+    state = state_of(GPU_RUN)
+    row = next(a for a in state.attempts if a.number == 3)
+    assert row.verdict is not None
+    beyond = replace(row, verdict=replace(row.verdict, sol_fraction=1.87))
+    attempts = tuple(beyond if a is row else a for a in state.attempts)
+    facts = [text.plain for text in best_facts(replace(state, attempts=attempts, best_id=row.attempt_id), 100)]
+    assert any("187% of speed of light (skips work of the reference)" in text for text in facts)
+    assert next(text for text in facts if "┃" in text).endswith("1.27x")
+
+
 def test_a_bar_says_how_far_the_best_is_from_the_number_to_beat_and_from_the_speed_of_light() -> None:
     for number, told, marks in (
         (3, "1.27x of 1.51x at the speed of light", ("━", "┃", "━", "─")),  # beyond the mark

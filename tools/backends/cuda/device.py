@@ -54,6 +54,12 @@ def first_visible(visible: str | None, uuids: Sequence[str]) -> int | None:
     return int(name) if name.isdecimal() and int(name) < len(uuids) else None
 
 
+def gpus_hidden() -> bool:
+    """Whether there are GPUs, all of which CUDA_VISIBLE_DEVICES hides from CUDA."""
+    with _nvml() as handle:
+        return handle is None and bool(_told(pynvml.nvmlDeviceGetCount))
+
+
 def gpu_info() -> GpuInfo | None:
     """CUDA's first GPU, or None when there is no driver or no GPU."""
     with _nvml() as handle:
