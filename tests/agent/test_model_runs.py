@@ -29,9 +29,7 @@ ALL = ("--task", SOFTMAX, "--json", "--runs-dir", "runs", "--max-attempts", "5")
 
 
 # How many programs of the timed shape the half second of processor time allowed: a busy machine runs fewer.
-_SAMPLED = re.compile(
-    r"(?<=at the timed shape )[\d,]+(?= of )|(?<=were run, and )[\d,]+(?= elements compared)"
-)
+_SAMPLED = re.compile(r"(?<=at the timed shape )[\d,]+(?= of )|(?<=were run, and )[\d,]+(?= elements compared)")
 _DRAWN = re.compile(
     r": case .* inputs\).*|[\d.e-]+ of the tolerance[^;\n]*", re.DOTALL
 )  # inputs differ from run to run

@@ -263,11 +263,13 @@ class NotTimed(StrEnum):
 
     SHARED = "shared"
     UNSTEADY = "unsteady"
+    BUSY_HOST = "busy_host"
 
 
 NOT_TIMED: Mapping[NotTimed, str] = {
     NotTimed.SHARED: "others use this GPU",
     NotTimed.UNSTEADY: "this GPU runs too unevenly to tell a time from a mistake",
+    NotTimed.BUSY_HOST: "this host is too busy to check the GPU's clock by its own",
 }
 
 

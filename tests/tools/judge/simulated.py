@@ -108,7 +108,9 @@ class SimulatedTimer:
         for _ in range(count):
             reset()
             work()
-        return Times((self._device.pass_us,) * count, count * self._device.pass_us)
+        us = count * self._device.pass_us
+        self._device.waited_s += us * 1e-6 * self._device.host_rate
+        return Times((self._device.pass_us,) * count, us)
 
 
 @dataclass
@@ -126,7 +128,9 @@ class Device:
     pass_us: float = 3000.0  # of a baseline over all slots
     kernel_us: float = 1500.0  # of a candidate over all slots
     now_s: float = 0.0  # on the judge's clock, while a runner times
+    waited_s: float = 0.0  # on the judge's clock, while it times a baseline
     clock_rate: float = 1.0  # of the judge's clock against the runner's
+    host_rate: float = 1.0  # of the judge's clock against any
 
     def synchronize(self) -> None:
         pass
@@ -172,12 +176,12 @@ class Device:
         return [30.0] * 160, True
 
     def clock(self) -> float:
-        return self.now_s
+        return self.now_s + self.waited_s
 
     def timed(self, passes: int) -> float:
         """Let so many passes of the candidate go by: µs on the runner's clock."""
         us = passes * self.kernel_us
-        self.now_s += us * 1e-6 * self.clock_rate
+        self.now_s += us * 1e-6 * self.clock_rate * self.host_rate
         return us
 
     def allocate(self, nbytes: int) -> Pages:

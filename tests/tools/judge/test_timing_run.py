@@ -17,7 +17,7 @@ from kerneltune.tools.judge.timing.gpu_use import GpuWatch
 from kerneltune.tools.judge.timing.timing_run import TimingRun
 from kerneltune.tools.schema.messages import SCREENING, BenchRequest
 from kerneltune.tools.schema.plan import Plan
-from kerneltune.tools.schema.verdict import Cause, Status, Tier, Verdict
+from kerneltune.tools.schema.verdict import Cause, NotTimed, Status, Tier, Verdict
 from kerneltune.tools.task.load import TaskFile, find_task
 from tests.tools.judge.simulated import Device, linked
 from tests.tools.judge.test_correctness_run import TASK, Args, drops_the_last_row, plan_for, right
@@ -108,6 +108,13 @@ def test_a_device_s_clock_that_the_judge_s_does_not_bear_out_is_impossible(task:
     with judging(task, right, Device({}, clock_rate=rate)) as bed:
         verdict = bed.bench("judged")
     assert (verdict.status, verdict.cause) == (Status.IMPOSSIBLE, Cause.CLOCKS), verdict.detail
+
+
+def test_nobody_is_accused_on_a_host_whose_clock_disagrees_over_a_baseline_as_well(task: TaskFile) -> None:
+    with judging(task, right, Device({}, host_rate=1.04)) as bed:
+        verdict = bed.bench("judged")
+    assert (verdict.status, verdict.not_timed) == (Status.CHECKED, NotTimed.BUSY_HOST), verdict.detail
+    assert verdict.timing is None
 
 
 def test_a_setup_that_gave_its_slots_up_places_them_anew_with_other_contents(task: TaskFile) -> None:

@@ -156,7 +156,7 @@ class RunnerLink:
         end: Callable[[str], None],
         clock: Callable[[], float] = now_s,
     ) -> None:
-        self._door, self._need, self._end, self._clock = door, need, end, clock
+        self._door, self._need, self._end, self.clock = door, need, end, clock
         self._line: socket.socket | None = None
         self.started = 0
 
@@ -166,7 +166,7 @@ class RunnerLink:
         """Send a request and wait for its reply. Raises RunnerFailed; then the runner is gone."""
         line = self._ready(request)
         try:
-            answered = _exchange(line, request, blobs, fds, timeout_s, self._clock)
+            answered = _exchange(line, request, blobs, fds, timeout_s, self.clock)
         except TimeoutError as error:
             self._lost(f"no answer to {request.kind} within {timeout_s:.1f} s", kill=True)
             raise RunnerFailed(Status.TIMED_OUT, f"a kernel ran longer than {timeout_s:.1f} s") from error

@@ -80,7 +80,7 @@ class TimingRun:
         self.use = GpuUse()  # who used the GPU while `run` measured, whatever came of it
         self._arms = list(setup.baselines if baselines is None else baselines)
         self._turn = 0
-        self._probe_drift = 0.0
+        self._probe_drift = self._late = 0.0
 
     @property
     def cases(self) -> tuple[CaseResult, ...]:
@@ -111,7 +111,7 @@ class TimingRun:
         self.use = self.use.and_then(self._gpu_watch.seen())
         if watch is not None:
             drift = self._timed.series.drift or self._probe_drift
-            self.use = self.use.and_then(GpuUse(drift=drift, throttled=throttled(watch.reasons())))
+            self.use = self.use.and_then(GpuUse(drift=drift, throttled=throttled(watch.reasons()), late=self._late))
             self._timed.foreign_processes = self.use.foreign or 0
             self._timed.gpu_use = self.use.facts()
 
@@ -420,7 +420,7 @@ class TimingRun:
 
     def _check_clocks(self) -> None:
         """Raises Refuted when the host's clock does not bear the device's out. A disagreement is measured again: what
-        else runs on the host can delay an answer, and a lying clock lies each time."""
+        else runs on the host can delay an answer, and a lying clock lies each time. A baseline says whether it did."""
         found = agreement(self._timed.readings)
         if not found.ok:
             self._timed.readings.clear()
@@ -431,7 +431,20 @@ class TimingRun:
             found = agreement(least_delayed(self._timed.readings))
         self._timed.clocks = found
         if not found.ok:
+            self._late = self._late_by()
             raise Refuted(Verdict(Status.IMPOSSIBLE, f"clocks disagree: {found.detail}", cause=Cause.CLOCKS))
+
+    def _late_by(self) -> float:
+        """By what share the two clocks differ over the first baseline; 0 without one."""
+        readings: list[Reading] = []
+        for baseline in self._arms[:1]:
+            count = passes_for(_LONGEST_SLOPE_S, self._setup.times_us[baseline.name] * self._setup.slots)
+            for passes in (count, 4 * count) * _MORE_SLOPES:
+                started_s = self._link.clock()
+                times = baseline.block(passes)
+                host_us = (self._link.clock() - started_s) * 1e6
+                readings.append(Reading(times.span_us, host_us, passes * self._setup.slots))
+        return abs(agreement(least_delayed(readings)).slope - 1) if readings else 0.0
 
 
 def _per_launch(times: Times, slots: int) -> float:
