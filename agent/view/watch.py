@@ -199,6 +199,8 @@ _BLANK, _CELL = "&#160;", 12.2  # as rich writes a blank, and how wide
 _PADDED = re.compile(
     r'x="([^"]*)" y="([^"]*)" textLength="([^"]*)"([^>]*)>((?:&#160;)*)([^<]*?)((?:&#160;)*)</text>'
 )  # fmt: skip
+_CLIP = re.compile(r'(-clip-terminal">\s*<rect [^>]*height=")([\d.]+)')
+_BELOW = 4  # pixels: rich's clip ends above an underscore of the last line
 # of rich's template: a link to its makers, and fonts from the net
 _FOREIGN = re.compile(r"<!--.*?-->|@font-face \{.*?\}", re.DOTALL)
 
@@ -216,6 +218,7 @@ def picture(frame: ScreenFrame, state: ViewState) -> str:
     console.print(frame, end="")
     title = one_line(_ILLEGAL.sub("\ufffd", title))
     svg = _FOREIGN.sub("", console.export_svg(title=title, unique_id="kt"), count=3)  # all stand before any text
+    svg = _CLIP.sub(lambda found: f"{found[1]}{float(found[2]) + _BELOW:g}", svg, count=1)
     return _ILLEGAL.sub("\ufffd", _PADDED.sub(_without_blanks, svg))
 
 

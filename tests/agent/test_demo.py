@@ -18,7 +18,9 @@ def demo(tmp_path: Path) -> Path:
 
 
 def test_the_recorded_runs_are_listed_with_their_times(demo: Path) -> None:
-    assert listed(demo) == {"softmax": (5, 3), "rms_norm": (5, 5), "cross_entropy": (5, 4)}
+    assert listed(demo) == {
+        "softmax": (5, 3), "cross_entropy": (5, 4), "rms_norm_backward": (24, 24), "window_attention": (5, 5),
+    }  # fmt: skip
 
 
 def listed(record: Path) -> dict[str, tuple[int, int]]:
@@ -31,9 +33,9 @@ def listed(record: Path) -> dict[str, tuple[int, int]]:
 
 
 def test_the_best_of_the_demo_is_told_with_its_intervals(demo: Path) -> None:
-    done = optimize("show", "20261121-165136-cross_entropy-e40e/4", "--runs-dir", str(demo), cwd=demo)
+    done = optimize("show", "20261127-022454-cross_entropy-97ef2b7a/4", "--runs-dir", str(demo), cwd=demo)
     assert done.returncode == 0, done.stderr
-    assert "237.2" in done.stdout
+    assert "237.1" in done.stdout
     assert "1.40" in done.stdout
 
 
@@ -43,16 +45,21 @@ def test_the_demo_is_exported_with_its_rewards_and_conversations(demo: Path) -> 
     done = optimize("export", *formats, "-o", str(out), "--runs-dir", str(demo), cwd=demo)
     assert done.returncode == 0, done.stderr
     rows = {name: lines(out / "data" / name) for name in ("raw", "rl-turns", "sft-chat")}
-    assert len({row["run_id"] for row in rows["raw"]}) == 3
+    assert len({row["run_id"] for row in rows["raw"]}) == 4
     assert len(rows["sft-chat"]) == 3
-    assert {row["task"] for row in rows["rl-turns"]} == {"cross_entropy", "rms_norm", "softmax"}
+    assert {row["task"] for row in rows["rl-turns"]} == {
+        "cross_entropy",
+        "rms_norm_backward",
+        "softmax",
+        "window_attention",
+    }
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
 
 
-FIRST, FOURTH = (f"20261121-165136-cross_entropy-e40e/{n}" for n in (1, 4))
+FIRST, FOURTH = (f"20261127-022454-cross_entropy-97ef2b7a/{n}" for n in (1, 4))
 
 
 def test_what_a_recorded_attempt_compiles_to_is_shown_on_a_machine_without_its_gpu(demo: Path) -> None:
@@ -83,7 +90,7 @@ def test_two_recorded_attempts_are_told_apart_and_programs_get_one_object(demo: 
         ((FOURTH, "--ptx", "--source"), "are shown by themselves"),
         ((FOURTH, "--sass", "--against", "nobody"), "no attempt 'nobody'"),
         (
-            ("20261121-172323-softmax-b2de/1", "--sass"),
+            ("20261127-022348-softmax-4de2d30a/1", "--sass"),
             "has no kernels that could be compiled: its verdict is compile_failed",
         ),
     ],

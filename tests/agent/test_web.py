@@ -16,7 +16,7 @@ from tests.agent.shell import ROOT, optimize
 from tests.agent.test_serve import Served, served
 
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"  # npm install --no-save axe-core
-RUN = "20261121-165136-cross_entropy-e40e"
+RUN = "20261127-022454-cross_entropy-97ef2b7a"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 FAULTS = f"""axe.run(document, {{runOnly: {RULES}}})
     .then(told => told.violations.map(one => one.id + ': ' + one.nodes[0].html.slice(0, 200)))"""
@@ -76,7 +76,7 @@ def test_runs_are_listed_filtered_and_lead_to_their_attempts(reader: httpx2.Clie
     assert {f"/runs/{RUN}/{number}" for number in range(1, 6)} <= set(run.links)
     attempt = Reading(reader.get(f"/runs/{RUN}/4").text, is_site=True)
     assert attempt.problems == []
-    for words in ("237.2 µs", "loss_kernel", "Worst cases", "Difference to #2"):
+    for words in ("237.1 µs", "loss_kernel", "Worst cases", "Difference to #2"):
         assert words in attempt.text
     assert {f"/runs/{RUN}/3", f"/runs/{RUN}/5", f"/runs/{RUN}"} <= set(attempt.links)
 

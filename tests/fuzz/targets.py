@@ -561,7 +561,7 @@ def run_folder(data: bytes) -> None:
 
 def _folders() -> Iterator[bytes]:
     yield b'{"host": "h", "pid": 12}'
-    yield b"20261121-165136-cross_entropy-e40e"
+    yield b"20261127-022454-cross_entropy-97ef2b7a"
     yield b"../../etc/passwd"
 
 

@@ -1,6 +1,6 @@
 """Twenty things that a person wants to know or to do, at a narrow and at a wide terminal, with keys and `--help` alone.
 
-The record is that of `docs/demo`: three runs on an H200. Each task is a question, what is typed, and what answers it.
+The record is that of `docs/demo`: four runs on an H200. Each task is a question, what is typed, and what answers it.
 """
 
 import shutil
@@ -21,23 +21,27 @@ IN_THE_SHELL = (
     ("which flag goes on with a run?", "optimize --help | grep -e --resume", "RUN"),
     ("which runs are there?", "optimize runs | cat", "rms_norm"),
     ("how did the last one go?", "optimize show last", "✔ correct 3"),
-    ("which attempt of softmax is the fastest?", "optimize show softmax | grep ^best", "#5 131.0 µs"),
+    ("which attempt of softmax is the fastest?", "optimize show softmax | grep ^best", "#5 126.4 µs"),
     ("why did #1 not compile?", "optimize show last/1", "line 12: at 5:8"),
     ("how do #3 and #5 differ?", "optimize show last/5 --against 3", "what differs in the source"),
     ("can a colleague see it?", "optimize report last -o r.html", "softmax on one NVIDIA H200"),
     ("can my model use it?", "optimize package last -o fast.py", "it has no backward"),
-    ("can I train on it?", "optimize export --format sft-best -o data", "3 rows"),
+    ("can I train on it?", "optimize export --format sft-best -o data", "4 rows"),
     ("can I show a picture of it?", "optimize watch last --svg it.svg", "it.svg:"),
     ("what did I misspell?", "optimize shwo last", "did you mean"),
 )
 ON_THE_SCREEN: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("which runs are there?", ("$optimize browse",), "3 stored runs"),
+    ("which runs are there?", ("$optimize browse",), "4 stored runs"),
     ("which keys are there?", ("?",), "show only rows that hold"),
     ("what was tried for softmax?", ("Escape", "/", "$softmax", "Enter", "Enter"), "kerneltune softmax · NVIDIA H200"),
-    ("why was #2 wrong?", ("Home", "Down", "Enter"), "2299 of them are NaN"),
+    ("why was #2 wrong?", ("Home", "Down", "Enter"), "2849 of them are NaN"),
     ("what did its author write?", ("o",), "import triton"),
     ("what did it change?", ("d",), "@@ "),
-    ("what did the prompt say about shortcuts?", ("c", "/", "$Shortcuts", "Enter"), "Shortcuts do not pay"),
+    (
+        "what did the prompt say of values on the host?",
+        ("c", "/", "$tensor values", "Enter"),
+        "no tensor values on the host",
+    ),
     ("what came next?", ("n",), "#3"),
 )
 
