@@ -24,7 +24,7 @@ from kerneltune.agent.commands.session import Session, session, workshop
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.tools.schema.verdict import Status, Verdict
-from kerneltune.tools.task.load import find_task
+from kerneltune.tools.task.load import builtin_names, find_task
 
 Key = tuple[float, ...]
 
@@ -70,7 +70,11 @@ def found(folder: Path, scratch: Path) -> Iterator[tuple[str, str, Timed]]:
         runs = [store.load_run(run_id) for run_id in store.run_ids()]
         for run in (run for run in runs if run.gpu):
             settings = chosen_settings({"arch": run.arch, "runs_dir": scratch})
-            with workshop(settings, lambda _: None) as shop, session(shop, find_task(run.task)) as opened:
+            name = run.task
+            if name not in builtin_names():
+                name = str(scratch / f"{run.task}.py")
+                Path(name).write_text(run.task_source)
+            with workshop(settings, lambda _: None) as shop, session(shop, find_task(name)) as opened:
                 for attempt in store.attempts(run.run_id):
                     if attempt.timing is not None and (one := timed(opened, attempt)):
                         yield run.task, str(run.gpu), one

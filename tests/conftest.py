@@ -33,8 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
     that spin until the last has had its turn take ten times as long.
 
     Tests press Ctrl-C on processes that they start. A shell that started this one in the background, or nohup, has
-    SIGINT ignored, and children inherit that."""
+    SIGINT ignored, and children inherit that.
+
+    What is not marked `gpu` is about a machine without one, and starts its commands in forks, where CUDA cannot begin."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if "not gpu" in config.getoption("markexpr", ""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
