@@ -19,6 +19,7 @@ from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import (
     CaseResult,
+    CaseTime,
     Comparison,
     KernelReport,
     Status,
@@ -171,6 +172,11 @@ class Attempt(Proposal):
     def comparisons(self) -> tuple[Comparison, ...]:
         """Its time against each baseline; none when it was not timed."""
         return self.verdict.comparisons if self.verdict else ()
+
+    @property
+    def case_times(self) -> tuple[CaseTime, ...]:
+        """Each weighted case's time, where several were timed."""
+        return self.verdict.case_times if self.verdict else ()
 
     @property
     def coverage(self) -> float | None:
