@@ -9,7 +9,7 @@ import itertools
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -308,6 +308,43 @@ def test_of_several_kernels_the_one_answers_that_was_timed_at_the_shape(tmp_path
     other = describe(read_task(_function_task(tmp_path)))
     with pytest.raises(CannotPackage, match="they are not one op"):
         packaged([kernels[0], VerifiedKernel(other, "")], arch="sm_90", header="")
+
+
+def weighted_kernels(tmp_path: Path, *times_us: dict[str, float]) -> tuple[ModuleType, Callable[..., int | None]]:
+    """A file of kernels of one task with cases of 6, 100 and 400 rows, and which of them answers so many rows."""
+    path = tmp_path / "norm.py"
+    path.write_text(NORM.replace("CASES = [", 'CASES = [{"name": "few", "ROWS": 100}, {"name": "many", "ROWS": 400}, '))
+    task = describe(read_task(path))
+    kernels = [VerifiedKernel(task, NORM_KERNEL + f"# {n}\n", its) for n, its in enumerate(times_us)]
+    (tmp_path / "chosen.py").write_text(packaged(kernels, arch="sm_90", header="# a header\n\n"))
+    op, norm = imported(tmp_path / "chosen.py"), Norm().eval()
+    op.patch(norm)
+
+    def answers(rows: int, columns: int = 8) -> int | None:
+        found = op._match(getattr(norm, op._ATTRIBUTE), [torch.randn(rows, columns)], [norm.gain])
+        return None if found is None else op.VERIFIED[found[0]].kernel
+
+    return op, answers
+
+
+def test_of_several_kernels_the_one_answers_that_was_the_fastest_at_the_nearest_timed_size(tmp_path: Path) -> None:
+    op, answers = weighted_kernels(
+        tmp_path, {"main": 1.0, "few": 3.0, "many": 9.0}, {"main": 2.0, "few": 2.0, "many": 12.0}
+    )
+    # main has 6 rows, few 100, many 400; between them the limits are 24 and 200
+    assert [answers(rows) for rows in (6, 24, 25, 100, 200, 201, 400)] == [0, 0, 1, 1, 1, 0, 0]
+    assert answers(401) is answers(100, columns=9) is None  # nothing was verified: the reference answers
+    assert op._check() == 0
+
+
+def test_a_kernel_that_is_the_slower_one_everywhere_answers_nowhere(tmp_path: Path) -> None:
+    _, answers = weighted_kernels(tmp_path, {"main": 2.0, "many": 12.0}, {"main": 1.0, "many": 9.0})
+    assert {answers(rows) for rows in (6, 100, 400)} == {1}
+
+
+def test_without_times_the_first_of_several_kernels_answers(tmp_path: Path) -> None:
+    _, answers = weighted_kernels(tmp_path, {}, {})
+    assert {answers(rows) for rows in (6, 100, 400)} == {0}
 
 
 def _function_task(tmp_path: Path) -> Path:
