@@ -19,6 +19,7 @@ from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import (
     CaseResult,
+    CaseTime,
     Comparison,
     KernelReport,
     Status,
@@ -171,6 +172,11 @@ class Attempt(Proposal):
     def comparisons(self) -> tuple[Comparison, ...]:
         """Its time against each baseline; none when it was not timed."""
         return self.verdict.comparisons if self.verdict else ()
+
+    @property
+    def case_times(self) -> tuple[CaseTime, ...]:
+        """Each weighted case's time, where several were timed."""
+        return self.verdict.case_times if self.verdict else ()
 
     @property
     def coverage(self) -> float | None:
@@ -378,12 +384,15 @@ def search_tiers(gpu: bool, tier: Tier | None = None, *, confirm: bool = True) -
     return replace(found, promote=False, finalists=FINALISTS, final_s=FINAL_S) if found.promote else found
 
 
-def deserves_judging(screened: Timing | None, leader: Attempt | None) -> bool:
-    """Whether what was screened may be better than the best: its interval reaches that one's time."""
-    if screened is None:
+def deserves_judging(screened: "Attempt | Verdict", leader: Attempt | None) -> bool:
+    """Whether what was screened may be better than the best: its interval reaches that one's time, or lies below it in
+    a weighted case, for a package chooses by shape."""
+    if screened.timing is None:
         return False
-    best_so_far = leader.timing if leader else None
-    return best_so_far is None or screened.low_us <= best_so_far.median_us
+    if leader is None or leader.timing is None or screened.timing.low_us <= leader.timing.median_us:
+        return True
+    least_us = {its.case: its.timing.low_us for its in leader.case_times}
+    return any(its.timing.high_us < least_us.get(its.case, 0.0) for its in screened.case_times)
 
 
 def lasting(attempts: Sequence[Attempt], tiers: Tiers) -> Attempt | None:
@@ -562,6 +571,23 @@ def rank_order(attempt: Attempt) -> tuple[tuple[float, ...], int]:
     return attempt.rank_key, attempt.number
 
 
+def faster_in_a_case(leader: Attempt, attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Those that are faster than the best one in a weighted case, the fastest for each case: by their whole intervals,
+    and where both were timed in full."""
+    found: dict[str, Attempt] = {}
+    for its in leader.case_times if leader.tier in _THOROUGH else ():
+        rivals = [
+            (theirs.timing.median_us, a.number, a)
+            for a in attempts
+            for theirs in a.case_times
+            if a.tier in _THOROUGH and theirs.case == its.case and theirs.timing.high_us < its.timing.low_us
+        ]
+        if rivals:
+            _, _, fastest = min(rivals)
+            found[fastest.attempt_id] = fastest
+    return list(found.values())
+
+
 def since_improvement(attempts: Sequence[Attempt]) -> int:
     """How many attempts have finished since the best one; 0 while nothing is accepted yet."""
     leader = best(attempts)
@@ -596,16 +622,16 @@ def static_key(kernels: Sequence[KernelReport]) -> tuple[float, ...]:
 
 
 def next_finalist(attempts: Sequence[Attempt], tiers: Tiers, tried: Collection[str]) -> Attempt | None:
-    """The next of the best to be judged in full: one that was only screened and may be better than all that were, while
-    there are tries left. Another file with the plans of one that was tried, judged in full, or refused, is not another
-    one."""
+    """The next to be judged in full: one that was only screened and may be better than all that were, at least in a
+    weighted case, while there are tries left. Another file with the plans of one that was tried, judged in full, or
+    refused, is not another one."""
     if len(tried) >= tiers.finalists:
         return None
     leader = _fastest([a for a in attempts if a.tier in _THOROUGH])
     untried = [a.tier == "screened" and a.attempt_id not in tried for a in attempts]
     known = {a.plans_sha256 for a, is_open in zip(attempts, untried, strict=True) if a.plans_sha256 and not is_open}
     open_ones = [a for a, is_open in zip(attempts, untried, strict=True) if is_open and a.plans_sha256 not in known]
-    return best([a for a in open_ones if deserves_judging(a.timing, leader)])
+    return best([a for a in open_ones if deserves_judging(a, leader)])
 
 
 def next_to_confirm(attempts: Sequence[Attempt], tried: Collection[str]) -> Attempt | None:

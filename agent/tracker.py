@@ -269,7 +269,7 @@ class AttemptTracker:
             with self._numbering:
                 self._busy.discard(attempt.attempt_id)
         verdict = self.tools.benches.bench(update, self.tiers.first or "judged")
-        if self.tiers.promote and deserves_judging(verdict.timing, self.best):
+        if self.tiers.promote and deserves_judging(verdict, self.best):
             return [verdict, self.tools.benches.bench(update, "judged")]
         return [verdict]
 

@@ -412,6 +412,7 @@ class GpuBench:
         self._task, self._killed = "", False
         self._runners = Runners(door, lambda line: machine.runner(RUNNER, line), Worker.close)
         self.opening: Future[Baselines] | None = None  # of a task, in another thread: who asks something waits for it
+        self._weights: dict[str, float] = {}  # of the cases that are timed
         self._choices: dict[str, str] = {}  # the fastest variant of an autotuned candidate
 
     def open(
@@ -432,6 +433,7 @@ class GpuBench:
         full and right has hardware counters in its receipt. `small`: constants of the small case, where they are known
         and the file does not say them; else they are found out anew."""
         self._task, kept = task_file.name, str(cache_dir) if cache_dir else ""
+        self._weights = {case.name: case.weight for case in task.weighted}
         request = OpenTask(
             str(task_file.path), task, baselines, ceilings, kept, baseline_limit_s, memory_bytes, first_tier,
             dict(small or {}), counters,
@@ -461,7 +463,8 @@ class GpuBench:
         images, cubins = _images(update, plans)
         rules = SCREENING if tier == "screened" else Rules()
         request = BenchRequest(plans, images, rules, tier=tier, reuse=reuse, all_baselines=all_baselines)
-        return self._ask(request, BenchReply, cubins, timeout_s=BENCH_TIMEOUT_S).verdict
+        timeout_s = BENCH_TIMEOUT_S * max(1, len(self._weights))
+        return self._ask(request, BenchReply, cubins, timeout_s=timeout_s).verdict
 
     def resolution(self, update: Update, pairs: int = 30, pair_s: float = 0.3) -> Resolved:
         """Time a candidate against itself, to see what differences can be told apart."""
@@ -485,16 +488,23 @@ class GpuBench:
             self.opening.result()
 
     def _fastest(self, update: Update) -> str:
-        """The label of the variant that screens fastest; the default when there is no choice."""
-        plans = update.plans[update.main_case]
-        if len(plans) == 1:
-            return plans[0].variant
+        """The label of the variant that screens fastest, over all weighted cases; the default when there is no
+        choice."""
+        offered = update.plans[update.main_case]
+        if len(offered) == 1:
+            return offered[0].variant
+        plans = tuple(plan for case in self._weights for plan in update.plans[case])
         name = "/".join(map(plan_hash, plans))
         if name not in self._choices:
             images, cubins = _images(update, plans)
             screened = self._ask(ScreenVariants(plans, images), Screened, cubins, timeout_s=BENCH_TIMEOUT_S)
-            times = [(t, plan.variant) for t, plan in zip(screened.times_us, plans, strict=True) if t is not None]
-            self._choices[name] = min(times)[1] if times else plans[0].variant
+            us = {(plan.case, plan.variant): t for t, plan in zip(screened.times_us, plans, strict=True)}
+            times: list[tuple[float, str]] = []
+            for variant in (plan.variant for plan in offered):
+                each = [us[case, _of_variant(update.plans[case], variant).variant] for case in self._weights]
+                known = [weight * t for weight, t in zip(self._weights.values(), each, strict=True) if t is not None]
+                times += [(sum(known), variant)] * (len(known) == len(each))
+            self._choices[name] = min(times)[1] if times else offered[0].variant
         return self._choices[name]
 
     def _ask(self, request: Any, wanted: type[Answer], blobs: Sequence[bytes] = (), *, timeout_s: float) -> Answer:

@@ -25,6 +25,7 @@ from kerneltune.tools.schema.verdict import (
     light_in_words,
     limitations_by_sentence,
     limitations_in_words,
+    losses_in_words,
     of_a_process,
 )
 from kerneltune.tools.update import Update
@@ -46,8 +47,12 @@ def _timed(verdict: Verdict, gpu: Json) -> Iterator[str]:
     if verdict.comparisons:
         yield _speedup(verdict)
     name = gpu.get("name", "a GPU") if isinstance(gpu, Mapping) else "a GPU"
-    interval = f"{timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}]"
-    yield ", ".join([f"{interval} device time", "cold L2", str(name), *_clocks(of_a_process(facts))])
+    interval = f"{timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}] device time"
+    if verdict.case_times:
+        interval += f" on average over {len(verdict.case_times)} weighted cases"
+    yield ", ".join([interval, "cold L2", str(name), *_clocks(of_a_process(facts))])
+    if lost := losses_in_words(verdict.case_times):
+        yield lost
     if verdict.tier:
         yield _tier(verdict.tier, timing.n_blocks, facts)
     if verdict.sol_fraction is not None:
@@ -216,6 +221,7 @@ def author_view(verdict: Verdict, task: TaskSpec) -> Verdict:
         verdict = replace(verdict, kernel="", lines=(), ptx_lines=(), needed_shared_bytes=None, cause=None)
     hidden = _is_held_out(task, verdict.case)
     left_out = tuple(dict.fromkeys(_anonymous_name(task, name) for name in verdict.left_out))
+    case_times = tuple(replace(c, case=HIDDEN) if _is_held_out(task, c.case) else c for c in verdict.case_times)
     return replace(
         verdict,
         detail=_public_detail(verdict, task),
@@ -223,6 +229,7 @@ def author_view(verdict: Verdict, task: TaskSpec) -> Verdict:
         receipt={},
         case=HIDDEN if hidden else verdict.case,
         left_out=left_out,
+        case_times=case_times,
     )
 
 

@@ -49,7 +49,7 @@ from kerneltune.agent.view.output import LineWriter, StatusLine, choose_view
 from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, shell_word
 from kerneltune.tools.schema.errors import Unfit, UsageError, WorkerError
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import Status, Verdict
+from kerneltune.tools.schema.verdict import Status, Verdict, losses_in_words
 from kerneltune.tools.schema.verdict import Tier as VerdictTier
 
 if TYPE_CHECKING:
@@ -408,6 +408,8 @@ def _measured(file: Attempt) -> str:
     parts = [words.timing(file.timing), *(f"{words.speedup(c)} vs {c.baseline}" for c in fastest)]
     if file.coverage is not None:
         parts.append(f"coverage {file.coverage:.0%}")
+    if lost := losses_in_words(file.case_times):
+        parts.append(lost)
     return ", ".join(parts)
 
 

@@ -77,7 +77,9 @@ def package(
     """Write a verified kernel as a file that can be put into a model.
 
     The file imports torch and triton only. It holds the kernel, the PyTorch code that it was verified against, and
-    which shapes it was verified for; other calls go to PyTorch. Of several kernels each answers what its own task has.
+    which shapes it was verified for; other calls go to PyTorch. Of several kernels the one answers that was the
+    fastest at the nearest shape that was timed. Of a run with weighted cases, attempts come along that are faster in
+    one of them.
     """
     settings = chosen_settings(locals())
     from kerneltune.agent.record.store import Store
@@ -87,7 +89,8 @@ def package(
         raise UsageError("a package of which run? `optimize runs` lists them")
     require_record(settings.runs_dir)
     with Store.open(settings.runs_dir, to_look=True) as store:
-        accepted = [_accepted(store, text, task, trust_task=trust_task) for text in attempts]
+        chosen = [_accepted(store, text, task, trust_task=trust_task) for text in attempts]
+        accepted = [one for text, its in zip(attempts, chosen, strict=True) for one in _of_run(store, text, its)]
         gradients = [_accepted(store, text, None, trust_task=trust_task) for text in filter(None, [backward])]
     spec = accepted[0][2]
     path = output or Path(file_name(spec) if layout == "file" else hub_name(spec.name))
@@ -108,6 +111,15 @@ def _accepted(store: "Store", text: str, task: str | None, *, trust_task: bool) 
     if not found.accepted:
         raise UsageError(f"attempt {found.attempt_id} was not accepted; a package is made of a verified kernel")
     return found, run, _described(store, run, task, trust_task=trust_task)
+
+
+def _of_run(store: "Store", text: str, chosen: "Accepted") -> "list[Accepted]":
+    """What a person named: an attempt; or a run, of which other attempts come along that are faster in a case."""
+    from kerneltune.agent.attempt import faster_in_a_case
+
+    best, run, task = chosen
+    others = [] if "/" in text else faster_in_a_case(best, store.load_trajectory(run.run_id).attempts)
+    return [chosen, *((other, run, task) for other in others)]
 
 
 def _described(store: "Store", run: "RunStarted", given: str | None, *, trust_task: bool) -> "TaskSpec":

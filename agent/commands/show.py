@@ -542,8 +542,9 @@ def attempt_json(
 
 
 _RECORD = (
-    "attempt_id number parent_id at source rationale origin status tool detail timing comparisons coverage sol_fraction"
-    " variant tier best kernels library_ops trace_s compile_s bench_s expectations held cases rank_key lines pending"
+    "attempt_id number parent_id at source rationale origin status tool detail timing comparisons case_times"
+    " coverage sol_fraction variant tier best kernels library_ops trace_s compile_s bench_s expectations held cases"
+    " rank_key lines pending"
 )
 
 

@@ -257,16 +257,25 @@ Accepted = tuple[Attempt, RunStarted, TaskSpec]
 
 
 def packaged_attempts(accepted: Sequence[Accepted], module: str = "", backward: Sequence[Accepted] = ()) -> str:
-    """Several of them, of one op, as one file: each answers what its own task has. `backward`: those of its gradients.
-    Raises CannotPackage."""
+    """Several of them, of one op, as one file, which chooses by shape. `backward`: those of its gradients. Raises
+    CannotPackage."""
     from kerneltune.tools.package.write import VerifiedKernel, packaged
 
     every = [*accepted, *backward]
     if len(archs := {run.arch for _, run, _ in every}) > 1:
         raise CannotPackage(f"the kernels are for different GPUs ({', '.join(sorted(archs))}); package them apart")
     headers = "".join(header(attempt, run, task, use="") for attempt, run, task in every)
-    kernels, gradients = ([VerifiedKernel(task, a.source) for a, _, task in part] for part in (accepted, backward))
+    alike = len({run.gpu for _, run, _ in accepted}) == 1  # times of different GPUs do not compare
+    kernels = [VerifiedKernel(task, a.source, _times_us(a, task) if alike else {}) for a, _, task in accepted]
+    gradients = [VerifiedKernel(task, a.source) for a, _, task in backward]
     return packaged(kernels, arch=accepted[0][1].arch, header=headers, module=module, backward=gradients)
+
+
+def _times_us(attempt: Attempt, task: TaskSpec) -> dict[str, float]:
+    """The median time of each case that was timed, by its name."""
+    if attempt.case_times:
+        return {its.case: its.timing.median_us for its in attempt.case_times}
+    return {task.main.name: attempt.timing.median_us} if attempt.timing else {}
 
 
 _USE = "from best import ModelNew; ModelNew takes the constructor and forward arguments of the task's Model."

@@ -97,7 +97,18 @@ _PAGE_EVENTS = 1000
 _BATCH_ATTEMPTS = 500  # of the runs that are read together: memory stays flat, queries stay few
 MOST_BYTES = 1 << 30  # of the texts of one reading
 MOST_TEXT_BYTES = 1 << 28  # of one of them, unpacked; no message between processes is longer
-_FACTS = ("case", "cause", "kernel", "lines", "ptx_lines", "needed_shared_bytes", "left_out", "not_timed", "pending")
+_FACTS = (
+    "case",
+    "cause",
+    "kernel",
+    "lines",
+    "ptx_lines",
+    "needed_shared_bytes",
+    "left_out",
+    "not_timed",
+    "pending",
+    "case_times",
+)
 
 
 # The tables -----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from kerneltune.agent.record.trajectory import Trajectory, ending
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import Spending
 from kerneltune.tools.schema.codec import Json, number
-from kerneltune.tools.schema.verdict import Comparison, Status, Timing, light_in_words
+from kerneltune.tools.schema.verdict import Comparison, Status, Timing, light_in_words, losses_in_words
 
 _BASELINES = {
     "eager": "eager PyTorch",
@@ -223,7 +223,13 @@ def _measured(material: RunData, best: Attempt) -> Iterator[str]:
     assert best.timing is not None
     all_of_them = ranked(best)
     told = ", ".join(f"{interval(c)} against {baseline_name(c.baseline)}" for c in all_of_them)
-    yield (f"Attempt {best.number} takes {words.timing(best.timing)}: the speed-up is {told} (with 95 % intervals).")
+    of_cases = f" on average over {len(best.case_times)} weighted cases" if best.case_times else ""
+    takes = f"Attempt {best.number} takes {words.timing(best.timing)}{of_cases}"
+    yield f"{takes}: the speed-up is {told} (with 95 % intervals)."
+    for its in best.case_times:
+        yield f"Case {its.case} (weight {its.weight:g}) takes {words.case_time(its)}."
+    if lost := losses_in_words(best.case_times):
+        yield f"It is {lost}."
     yield from _footing(material, best)
 
 

@@ -166,6 +166,8 @@ def _measured(record: Attempt) -> Iterator[tuple[str, str]]:
         yield "time", f"{words.timing(timing)}, {how}"
     for compared in words.fastest_first(record.comparisons):
         yield f"over {compared.baseline}", f"{words.speedup(compared)} of {words.microseconds(compared.baseline_us)}"
+    for its in record.case_times:
+        yield f"case {one_line(its.case)}", f"{words.case_time(its)}, weight {its.weight:g}"
     if record.sol_fraction is not None:
         yield "speed of light", f"{record.sol_fraction:.1%}"
     if record.coverage is not None:

@@ -277,6 +277,7 @@ def _best(row: Attempt, path: str | None) -> dict[str, Json]:
         "kernels": encode(row.kernels),
         "timing": encode(verdict.timing) if verdict else None,
         "comparisons": encode(verdict.comparisons) if verdict else [],
+        "case_times": encode(verdict.case_times) if verdict else [],
         "coverage": verdict.coverage if verdict else None,
         "sol_fraction": verdict.sol_fraction if verdict else None,
     }

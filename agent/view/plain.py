@@ -52,7 +52,7 @@ from kerneltune.agent.view.state import (
 )
 from kerneltune.agent.view.text import verdict_style
 from kerneltune.tools.schema.codec import one_line
-from kerneltune.tools.schema.verdict import NOT_TIMED, Status, Verdict
+from kerneltune.tools.schema.verdict import NOT_TIMED, Status, Verdict, losses_in_words
 
 
 class PlainView:
@@ -197,7 +197,8 @@ def _outcome(row: Attempt | None, verdict: Verdict) -> str:
     if verdict.timing is None:
         return _compiled(row)
     compared = (f"{words.speedup(c)} vs {c.baseline}" for c in words.fastest_first(verdict.comparisons))
-    return one_line(", ".join((words.timing(verdict.timing), *compared)))
+    lost = filter(None, [losses_in_words(verdict.case_times)])
+    return one_line(", ".join((words.timing(verdict.timing), *compared, *lost)))
 
 
 def _compiled(row: Attempt | None) -> str:

@@ -35,7 +35,7 @@ from kerneltune.agent.view.state import (
 )
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
 from kerneltune.tools.schema.codec import one_line, shell_word
-from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, Verdict
+from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, Verdict, losses_in_words
 
 if TYPE_CHECKING:
     from kerneltune.agent.record.query import RunSummary
@@ -807,7 +807,8 @@ def verdict_facts(row: Attempt, width: int, gpu: str | None, most: int = 99) -> 
     lines = [[*first, "  ", *more]] if width >= _ONE_LINE or not more else [first, more]
     compared = words.fastest_first(verdict.comparisons)[:most]
     names = max((len(c.baseline) for c in compared), default=0) if width >= _ONE_LINE else 0
-    return [*lines, *(_against(c, names) for c in compared)]
+    lost: list[list[Part]] = [[(one_line(said), "red")]] if (said := losses_in_words(verdict.case_times)) else []
+    return [*lines, *(_against(c, names) for c in compared), *lost]
 
 
 def _against(compared: Comparison, names: int) -> list[Part]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from kerneltune.agent.attempt import GivenFile, point_of
 from kerneltune.tools.schema.codec import Json, one_line, plain
-from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools.schema.verdict import NOT_TIMED, CaseTime, Comparison, KernelReport, Status, Timing, Verdict
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
@@ -63,6 +63,12 @@ def speedup(comparison: Comparison) -> str:
     if comparison.low <= 1.0 <= comparison.high:
         return f"no difference {interval}"
     return f"{comparison.speedup:.2f}x {interval}"
+
+
+def case_time(its: CaseTime) -> str:
+    """Format one weighted case: "12.3 µs (12.1-12.5), 0.91x (0.90-0.92) vs compile"."""
+    compared = (f"{speedup(c)} vs {c.baseline}" for c in fastest_first(its.comparisons)[:1])
+    return one_line(", ".join((timing(its.timing), *compared)))
 
 
 def short_speedup(comparison: Comparison) -> str:

@@ -12,6 +12,8 @@ from kerneltune.agent.attempt import (
     Tiers,
     best,
     deserves_judging,
+    faster_in_a_case,
+    next_finalist,
     next_to_confirm,
     rank_key,
     tiers_for,
@@ -22,7 +24,7 @@ from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.reflect import outcome
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
-from kerneltune.tools.schema.verdict import Comparison, Status, Tier, Timing, Verdict
+from kerneltune.tools.schema.verdict import CaseTime, Comparison, Status, Tier, Timing, Verdict
 from kerneltune.tools.update import Update
 
 TASK = TaskSpec("t", "0" * 64, "float32", "", (CaseSpec("main", (), (), None),))
@@ -287,10 +289,10 @@ def test_a_screened_time_is_promising_when_its_interval_reaches_the_best() -> No
     running, _ = run(["10"])
     optimize(running)
     leader = best(running.tracker.attempts)
-    assert deserves_judging(timed(10.05, width=0.1).timing, leader)
-    assert not deserves_judging(timed(10.2, width=0.1).timing, leader)
-    assert deserves_judging(timed(99.0).timing, None)
-    assert not deserves_judging(None, leader)
+    assert deserves_judging(timed(10.05, width=0.1), leader)
+    assert not deserves_judging(timed(10.2, width=0.1), leader)
+    assert deserves_judging(timed(99.0), None)
+    assert not deserves_judging(Verdict(Status.CHECKED, "right"), leader)
 
 
 def test_every_verdict_leaves_a_receipt_also_that_of_a_confirmation() -> None:
@@ -322,3 +324,25 @@ def test_a_goal_is_reached_by_the_lower_end_of_the_interval_against_the_fastest_
     assert Limits(10, target_speedup=1.5).why_stop([attempt()], 0.0) is None
     assert Limits(10, target_speedup=1.5).why_stop([attempt(2.0, pending=("compile",))], 0.0) is None
     assert Limits(10, target_sol=0.9).why_stop([attempt(sol=0.91)], 0.0) == "goal"
+
+
+def with_cases(number: int, tier: Tier, **us: float) -> Attempt:
+    """An attempt that takes so long in each weighted case, and on average."""
+    cases = tuple(CaseTime(name, 1.0, Timing(its, its - 0.1, its + 0.1, 1, 1)) for name, its in us.items())
+    verdict = replace(timed(sum(us.values()) / len(us), tier), case_times=cases)
+    key = rank_key(verdict, Update())
+    return Attempt("", "", attempt_id=f"r/{number}", number=number, verdict=verdict, tool="bench", rank_key=key)
+
+
+def test_an_attempt_that_is_the_fastest_in_a_weighted_case_is_judged_in_full_and_found_beside_the_best() -> None:
+    leader, slower = with_cases(1, "judged", main=5.0, decode=3.0), with_cases(2, "screened", main=9.0, decode=3.0)
+    fast = with_cases(3, "screened", main=9.0, decode=1.0)
+    assert [deserves_judging(a, leader) for a in (slower, fast)] == [False, True]
+    tiers = replace(tiers_for(gpu=True), finalists=3)
+    assert next_finalist([leader, slower, fast], tiers, ()) == fast
+    assert next_finalist([leader, slower, fast], tiers, ("r/3",)) is None
+    assert faster_in_a_case(leader, [leader, slower, fast]) == []  # a screening's time does not compare
+    judged = with_cases(3, "judged", main=9.0, decode=1.0)
+    assert faster_in_a_case(leader, [leader, slower, judged]) == [judged]
+    alike = with_cases(4, "judged", main=4.9, decode=2.9)  # intervals overlap
+    assert faster_in_a_case(leader, [leader, alike]) == []

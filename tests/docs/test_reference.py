@@ -17,7 +17,7 @@ from tests.docs.documents import ROOT
 from tests.docs.schema_text import fields_of
 
 SHARED = {"run_id", "attempt_id", "kind", "at"}  # told once, above the tables
-PARTS = ("Verdict", "CaseResult", "Limitation", "Timing", "Comparison", "KernelReport")
+PARTS = ("Verdict", "CaseResult", "Limitation", "Timing", "CaseTime", "Comparison", "KernelReport")
 DRAWING = ROOT / "docs/pictures/architecture.svg"
 
 

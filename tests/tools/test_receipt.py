@@ -10,11 +10,20 @@ import pytest
 from kerneltune.tools.receipt import ReceiptContext, author_view, receipt, statement
 from kerneltune.tools.sandbox.rules import Profile
 from kerneltune.tools.sandbox.wire import Enforced
-from kerneltune.tools.schema.codec import encode
+from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.messages import Compiled
 from kerneltune.tools.schema.plan import Kernel, Launch, Plan, plan_hash
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
-from kerneltune.tools.schema.verdict import CaseResult, Cause, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools.schema.verdict import (
+    CaseResult,
+    CaseTime,
+    Cause,
+    Comparison,
+    KernelReport,
+    Status,
+    Timing,
+    Verdict,
+)
 from kerneltune.tools.update import Artefact, Update
 
 LEAF = {"$tensor": {"shape": [37, 2053], "dtype": "float32", "stride": None}}
@@ -237,3 +246,29 @@ def test_an_author_keeps_what_is_said_of_the_open_cases() -> None:
 
 def test_an_accepted_verdict_shows_an_author_that_held_out_cases_passed() -> None:
     assert [c.case for c in author_view(CHECKED, TASK).cases] == ["main", "held-out"]
+
+
+WEIGHTED = replace(
+    CORRECT,
+    detail="right; 1.160 times the speed of compile over 2 weighted cases; slower than eager in case prime (0.90x)",
+    case_times=(
+        CaseTime("main", 3.0, Timing(100.0, 99.0, 101.0, 40, 10), (Comparison("eager", 200.0, 2.0, 1.9, 2.1),)),
+        CaseTime("prime", 1.0, Timing(10.0, 9.0, 11.0, 40, 10), (Comparison("eager", 9.0, 0.9, 0.8, 0.95),), 0.5),
+    ),
+)
+
+
+def test_weighted_cases_that_lose_are_said_and_a_held_out_one_is_not_named_to_an_author() -> None:
+    words = statement(TASK, WEIGHTED, GPU)
+    assert "127.69 us [127.62, 127.71] device time on average over 2 weighted cases" in words
+    assert "slower than eager in case prime (0.90x)" in words
+    assert "slower" not in statement(TASK, replace(WEIGHTED, case_times=WEIGHTED.case_times[:1]), GPU)
+    seen = author_view(WEIGHTED, TASK)
+    assert [(c.case, c.weight) for c in seen.case_times] == [("main", 3.0), ("held-out", 1.0)]
+    assert "prime" not in json.dumps(encode(seen))
+
+
+def test_a_verdict_of_before_weighted_cases_were_timed_reads_as_one_case_s() -> None:
+    old = {name: value for name, value in encode(CORRECT).items() if name != "case_times"}
+    assert decode(Verdict, old) == CORRECT
+    assert decode(Verdict, encode(WEIGHTED)) == WEIGHTED

@@ -8,9 +8,11 @@ import builtins
 import hashlib
 import json
 import keyword
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +46,11 @@ def op_name(task: str) -> str:
 
 @dataclass(frozen=True)
 class VerifiedKernel:
-    """A candidate that was accepted on all cases of a task."""
+    """A candidate that was accepted on all cases of a task. `times_us`: by the names of the cases that were timed."""
 
     task: TaskSpec
     source: str
+    times_us: Mapping[str, float] = field(default_factory=dict)
 
 
 def packaged(
@@ -58,9 +61,9 @@ def packaged(
     module: str = "",
     backward: Sequence[VerifiedKernel] = (),
 ) -> str:
-    """The file for a kernel; or for several of one op, each of which answers what its own task has, its timed case
-    before the others. `header`: comments; `module`: by what name it will be imported, where that is not the task's;
-    `backward`: kernels of the task of its gradients. Raises CannotPackage."""
+    """The file for a kernel; or for several of one op: where sizes were timed, the one answers that was the fastest
+    at the nearest of them, else one whose task has the shape. `header`: comments; `module`: by what name it will be
+    imported, where that is not the task's; `backward`: kernels of the task of its gradients. Raises CannotPackage."""
     its, first = [replace(k, source=k.source.removeprefix("\ufeff")) for k in kernels], kernels[0].task
     name, forward, called = op_name(first.name), _forward_parameters(first.source), _called(first)
     for other in its[1:]:
@@ -104,11 +107,14 @@ def _kernel(its: VerifiedKernel) -> str:
 
 
 def _all_entries(kernels: Sequence[VerifiedKernel], forwards: int) -> list[str]:
-    """Those of all kernels, timed cases first: of two kernels for a shape that answers which was timed at it. Those of
-    gradients come last."""
-    found = [list(_entries(its.task, number, backward=number >= forwards)) for number, its in enumerate(kernels)]
-    timed, others = ([entry for its in found[:forwards] for entry in its[part]] for part in (slice(1), slice(1, None)))
-    return [*timed, *others, *(entry for its in found[forwards:] for entry in its)]
+    """First for what several kernels were verified for, by what was measured. Then those of all kernels, timed cases
+    first: of two kernels for a shape that answers which was timed at it. Those of gradients come last."""
+    found = [list(_groups(its.task, number)) for number, its in enumerate(kernels)]
+    timed, others = ([group for its in found[:forwards] for group in its[part]] for part in (slice(1), slice(1, None)))
+    ordered = [*timed, *others]
+    regimes = [_entry(group) for group in _regimes(kernels, ordered)]
+    gradients = [_entry(group, backward=True) for its in found[forwards:] for group in its]
+    return [*dict.fromkeys([*regimes, *map(_entry, ordered)]), *gradients]
 
 
 def _require_gradients(task: TaskSpec, forward: TaskSpec) -> None:
@@ -224,28 +230,93 @@ def _spec(spec: TensorSpec, batched: int) -> str:
 # What was verified ----------------------------------------------------------------------------------------------------
 
 
-def _entries(task: TaskSpec, kernel: int, *, backward: bool) -> Iterator[str]:
+@dataclass(frozen=True)
+class _Group:
+    """Cases of a kernel's task that differ in batch dimensions alone. `key`: what they have in common, as Python;
+    `lead`: the smallest and the largest size of each batch dimension."""
+
+    kernel: int
+    task: TaskSpec
+    key: tuple[str, ...]
+    cases: tuple[CaseSpec, ...]
+    lead: tuple[tuple[int, int], ...]
+
+    def within(self, ranges: Sequence[tuple[int, int]]) -> "_Group":
+        """The part of it that lies in these ranges of batch dimensions, and the cases that are there."""
+        pairs = zip(self.lead, ranges, strict=True)
+        lead = tuple((max(mine[0], its[0]), min(mine[1], its[1])) for mine, its in pairs)
+        inside = [
+            case
+            for case in self.cases
+            if all(low <= n <= high for n, (low, high) in zip(_lead(case, self.task), lead, strict=True))
+        ]
+        return replace(self, cases=tuple(inside), lead=lead)
+
+
+def _groups(task: TaskSpec, kernel: int) -> Iterator[_Group]:
     """The cases that an author may know, those together that differ in batch dimensions alone; the timed one first."""
     constants = _constants(task.source)
-    reached = _names_reached(task.source)
     groups: dict[tuple[str, ...], list[CaseSpec]] = {}
     for case in task.cases:
         if case.name in constants and not case.held_out:
             groups.setdefault(_key(case, task), []).append(case)
-    for (init, state, inputs, outputs), cases in groups.items():
-        least = min(cases, key=lambda case: (case.bytes_moved + case.flops, case.name))
-        lead = [_lead(case, task) for case in cases]
-        words = [repr(", ".join(case.name for case in cases)), repr(constants[least.name])]
-        words += [f"init={init}", f"state={state}", f"inputs={inputs}", f"outputs={outputs}"]
-        if lead[0]:
-            words.append(f"lead={tuple((min(sizes), max(sizes)) for sizes in zip(*lead, strict=True))!r}")
-        if not reached.isdisjoint(constants[least.name]):
-            words.append("alters=True")
-        if kernel:
-            words.append(f"kernel={kernel}")
-        if backward:
-            words.append("backward=True")
-        yield "Entry(" + ", ".join(words) + ")"
+    for key, cases in groups.items():
+        sizes = zip(*(_lead(case, task) for case in cases), strict=True)
+        yield _Group(kernel, task, key, tuple(cases), tuple((min(its), max(its)) for its in sizes))
+
+
+def _entry(group: _Group, *, backward: bool = False) -> str:
+    """A group as Python."""
+    init, state, inputs, outputs = group.key
+    constants = _constants(group.task.source)
+    least = min(group.cases, key=lambda case: (case.bytes_moved + case.flops, case.name))
+    words = [repr(", ".join(case.name for case in group.cases)), repr(constants[least.name])]
+    words += [f"init={init}", f"state={state}", f"inputs={inputs}", f"outputs={outputs}"]
+    if group.lead:
+        words.append(f"lead={group.lead!r}")
+    if not _names_reached(group.task.source).isdisjoint(constants[least.name]):
+        words.append("alters=True")
+    if group.kernel:
+        words.append(f"kernel={group.kernel}")
+    if backward:
+        words.append("backward=True")
+    return "Entry(" + ", ".join(words) + ")"
+
+
+def _regimes(kernels: Sequence[VerifiedKernel], groups: Sequence[_Group]) -> Iterator[_Group]:
+    """Where several kernels were verified for shapes that differ in batch dimensions alone: for each stretch of sizes
+    the kernel that was the fastest at the nearest size that was timed, as far as it was verified."""
+    by_key: dict[tuple[str, ...], dict[int, _Group]] = {}
+    for group in groups:
+        by_key.setdefault(group.key, {})[group.kernel] = group
+    for its in by_key.values():
+        fastest: dict[tuple[int, ...], tuple[float, int]] = {}
+        for number, group in its.items():
+            for case in group.cases:
+                if (us := kernels[number].times_us.get(case.name)) is not None:
+                    size = _lead(case, group.task)
+                    fastest[size] = min(fastest.get(size, (math.inf, 0)), (us, number))
+        if len(its) > 1 and fastest:
+            for number, ranges in _stretches({size: number for size, (_, number) in fastest.items()}):
+                yield its[number].within(ranges)
+
+
+def _stretches(fastest: Mapping[tuple[int, ...], int]) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """The kernel of each timed size, with the ranges of sizes that are nearest to it: their limits are geometric means.
+    Where the sizes differ in more than one dimension nothing is said of what lies between them."""
+    sizes = sorted(fastest)
+    varied = [axis for axis in range(len(sizes[0])) if len({size[axis] for size in sizes}) > 1]
+    if len(varied) > 1:
+        for size in sizes:
+            yield fastest[size], [(n, n) for n in size]
+        return
+    runs = [(number, list(its)) for number, its in groupby(sizes, key=lambda size: fastest[size])]
+    cuts = [math.isqrt(a[-1][axis] * b[0][axis]) for axis in varied for (_, a), (_, b) in pairwise(runs)]
+    for (number, _), low, high in zip(runs, [0, *(cut + 1 for cut in cuts)], [*cuts, _ANY_SIZE], strict=True):
+        yield number, [(low, high) if axis in varied else (0, _ANY_SIZE) for axis in range(len(sizes[0]))]
+
+
+_ANY_SIZE = 1 << 62
 
 
 def _key(case: CaseSpec, task: TaskSpec) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ The judge makes it from the task file; the tracer, the authors, the screen and `
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from kerneltune.tools.schema.codec import Json
@@ -75,9 +75,13 @@ class TaskSpec:
         """The cases that are timed; the first is the main one."""
         return tuple(case for case in self.cases if case.weight or case is self.main)
 
+    def led_by(self, case: CaseSpec) -> "TaskSpec":
+        """The same task with another of its cases as the main one."""
+        return replace(self, cases=(case, *(other for other in self.cases if other is not case)))
+
     @property
     def main(self) -> CaseSpec:
-        """The case that is timed."""
+        """The case that is timed in any task."""
         return self.cases[0]
 
     def case(self, name: str) -> CaseSpec:

@@ -295,6 +295,32 @@ class Comparison:
     high: float
 
 
+MOST_LOST = 0.02  # of a weighted case's speed, against its fastest baseline; above, it is said
+
+
+@dataclass(frozen=True)
+class CaseTime:
+    """How one of several weighted cases was timed: per forward, and against each baseline, the fastest first."""
+
+    case: str
+    weight: float
+    timing: Timing
+    comparisons: tuple[Comparison, ...] = ()
+    sol_fraction: float | None = None
+
+    @property
+    def loses_to(self) -> Comparison | None:
+        """Its comparison with its fastest baseline where it is more than 2 % slower; else None."""
+        fastest = min(self.comparisons, key=lambda c: c.baseline_us, default=None)
+        return fastest if fastest and fastest.speedup < 1 - MOST_LOST else None
+
+
+def losses_in_words(case_times: Iterable[CaseTime]) -> str:
+    """ "slower than compile in case decode (0.91x); …": the weighted cases that lose over 2 %; "" where none does."""
+    lost = [(c.case, found) for c in case_times if (found := c.loses_to)]
+    return "; ".join(f"slower than {its.baseline} in case {case} ({its.speedup:.2f}x)" for case, its in lost)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The judgement of one attempt. No timing on anything but `correct`; no sentinels.
@@ -303,7 +329,8 @@ class Verdict:
     about, `lines` of the candidate's source and `ptx_lines` of the kernel's PTX, the `needed_shared_bytes` of a kernel
     that no block of the target has room for; the `cause` where one is known. `left_out`: input sets as "case/battery"
     that found no memory, or of a case with a slow reference no time. `not_timed`: why there is no time on a GPU.
-    `pending`: baselines that were not ready when it was timed.
+    `pending`: baselines that were not ready when it was timed. Where several cases have a weight, `case_times` holds
+    each, and timing, comparisons, coverage and fraction of the speed of light are weighted means over them.
     """
 
     status: Status
@@ -325,6 +352,7 @@ class Verdict:
     cause: Cause | None = None
     not_timed: NotTimed | None = None
     pending: tuple[str, ...] = ()
+    case_times: tuple[CaseTime, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "detail", plain(self.detail))
@@ -332,7 +360,7 @@ class Verdict:
         object.__setattr__(self, "kernel", plain(self.kernel, MOST_OF_A_NAME))
         if (self.timing is not None) != (self.status is Status.CORRECT):
             raise ValueError(f"timing belongs to 'correct' and nothing else, not to {self.status.value!r}")
-        if self.timing is None and (self.comparisons or self.sol_fraction is not None):
+        if self.timing is None and (self.comparisons or self.case_times or self.sol_fraction is not None):
             raise ValueError(f"speed-ups need a timing; {self.status.value!r} has none")
         if self.not_timed is not None and self.status is not Status.CHECKED:
             raise ValueError(f"what was not timed is 'checked', not {self.status.value!r}")

@@ -196,6 +196,7 @@ def task_values(spec: TaskSpec) -> Values:
         "notes": spec.notes,
         "source": spec.source,
         "cases": [_case(case) for case in shown[:MOST_CASES]],
+        "weighted": len(spec.weighted) > 1,
         "unlisted": max(0, len(shown) - MOST_CASES),
         "bytes": _amount(spec.main.bytes_moved, "B"),
         "flops": _amount(spec.main.flops, "FLOP") if spec.main.flops else "",
@@ -208,6 +209,7 @@ def _case(case: CaseSpec) -> Values:
     more = [f"… {len(state) - MOST_PARAMETERS} more"] if len(state) > MOST_PARAMETERS else []
     return {
         "name": case.name,
+        "weight": f"{case.weight:g}" if case.weight else "",
         "inputs": ", ".join(map(tree, case.inputs)),
         "init_args": ", ".join(map(tree, case.init_args)),
         "outputs": tree(case.outputs),

@@ -289,7 +289,7 @@ def written_out() -> Iterator[None]:
     instead: list[tuple[Any, str, Callable[[Any], Any]]] = [
         (functional, "group_norm", _group_norm),
         (functional, "layer_norm", _over_last),
-        (functional, "rms_norm", _over_last),
+        (functional, "rms_norm", _rms_norm),
         (functional, "pad", _pad),
         (functional, "linear", _of_rows),
         (torch, "tensor", _tensor),
@@ -305,6 +305,28 @@ def written_out() -> Iterator[None]:
 def _over_last(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def norm(x: torch.Tensor, normalized_shape: Sequence[int], *args: Any, **options: Any) -> torch.Tensor:
         return usual(x, x.shape[-len(normalized_shape) :], *args, **options)
+
+    return norm
+
+
+def _rms_norm(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Where its gradients are asked for, of operators none of whose gradients is the cube of 1/rms, nor is one in
+    PyTorch's fused operator on a GPU. On a CPU it is made of rsqrt, and the cube is no float32 where inputs are huge
+    (2^50)."""
+    over_last = _over_last(usual)
+
+    def norm(
+        x: torch.Tensor,
+        normalized_shape: Sequence[int],
+        weight: torch.Tensor | None = None,
+        eps: float | None = None,
+    ) -> torch.Tensor:
+        if not any(t is not None and torch._C._functorch.is_gradtrackingtensor(t) for t in (x, weight)):
+            return over_last(x, normalized_shape, weight, eps)
+        wide = x.double() if x.dtype == torch.float64 else x.float()
+        mean = wide.square().mean([-1 - axis for axis in range(len(normalized_shape))], keepdim=True)
+        y = wide * torch.sqrt(mean + (torch.finfo(wide.dtype).eps if eps is None else eps)).reciprocal()
+        return (y if weight is None else y * weight).to(x.dtype)
 
     return norm
 

@@ -30,6 +30,7 @@ from kerneltune.agent.events import (
 )
 from kerneltune.tools.schema.verdict import (
     CaseResult,
+    CaseTime,
     Cause,
     Comparison,
     KernelReport,
@@ -107,6 +108,7 @@ def verdict(rng: random.Random, status: Status | None = None) -> Verdict:
         left_out=rng.choice(((), ("main/huge",))),
         not_timed=rng.choice((None, *NotTimed)) if status is Status.CHECKED else None,
         pending=rng.choice(((), ("compile", "compile-max"))),
+        case_times=arbitrary(tuple[CaseTime, ...], rng) if correct else (),
         cause=Cause.VALUES if status is Status.WRONG else None,
     )
 

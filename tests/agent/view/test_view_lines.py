@@ -16,6 +16,7 @@ from kerneltune.agent.events import (
     Event,
     GpuReading,
     GpuSampled,
+    Judged,
     Note,
     Proposed,
     RunEnded,
@@ -24,9 +25,10 @@ from kerneltune.agent.events import (
 )
 from kerneltune.agent.settings import Environment
 from kerneltune.agent.view.output import JsonView, ViewChoice, choose_view
-from kerneltune.agent.view.plain import PlainView
+from kerneltune.agent.view.plain import PlainView, summary_text
 from kerneltune.agent.view.text import short_name
 from kerneltune.tools.schema.codec import Json, decode
+from kerneltune.tools.schema.verdict import CaseTime, Comparison, Timing
 from tests.agent.view.scripts import CPU_RUN, ENDED, GPU_RUN
 
 ROOT = Path(__file__).parents[3]
@@ -48,6 +50,21 @@ def as_json(events: list[Event], error: BaseException | None = None) -> list[dic
     view.finish(error)
     view.finish(None)
     return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_weighted_case_that_loses_is_said_in_the_attempt_s_line_and_in_the_summary() -> None:
+    lost = CaseTime("decode", 3.0, Timing(9.0, 8.0, 10.0, 40, 4), (Comparison("compile", 8.1, 0.9, 0.8, 0.95),))
+    events = [
+        replace(e, verdict=replace(e.verdict, case_times=(lost,))) if isinstance(e, Judged) and e.verdict.timing else e
+        for e in GPU_RUN
+    ]
+    stream = StringIO()
+    view = PlainView(stream)
+    for event in [*events, ENDED]:
+        view(event)
+    said = "slower than compile in case decode (0.90x)"
+    assert any(line.startswith("#") and said in line for line in stream.getvalue().splitlines())
+    assert said in summary_text(view.state)
 
 
 def test_a_judged_attempt_is_one_plain_line_with_what_is_known() -> None:

@@ -127,6 +127,8 @@ class Device:
     device: str = "cpu"
     pass_us: float = 3000.0  # of a baseline over all slots
     kernel_us: float = 1500.0  # of a candidate over all slots
+    case_us: Mapping[str, float] = field(default_factory=dict)  # the same in cases where it takes another time
+    memory: int = 1 << 33
     now_s: float = 0.0  # on the judge's clock, while a runner times
     waited_s: float = 0.0  # on the judge's clock, while it times a baseline
     clock_rate: float = 1.0  # of the judge's clock against the runner's
@@ -142,7 +144,7 @@ class Device:
         return Readings()
 
     def memory_bytes(self) -> tuple[int, int]:
-        return 1 << 33, 1 << 33
+        return self.memory, self.memory
 
     def peak_bytes(self) -> int:
         return 0
@@ -178,9 +180,9 @@ class Device:
     def clock(self) -> float:
         return self.now_s + self.waited_s
 
-    def timed(self, passes: int) -> float:
+    def timed(self, passes: int, case: str = "") -> float:
         """Let so many passes of the candidate go by: µs on the runner's clock."""
-        us = passes * self.kernel_us
+        us = passes * self.case_us.get(case, self.kernel_us)
         self.now_s += us * 1e-6 * self.clock_rate * self.host_rate
         return us
 
@@ -254,9 +256,10 @@ class Timed:
             for turn in range(request.turn, request.turn + request.passes):
                 poison(self._outputs, turn)
                 self._pass()
-            return Times((self._device.kernel_us,) * request.passes, self._device.timed(request.passes))
+            us = self._device.timed(request.passes, self._setup.plan.case)
+            return Times((us / request.passes,) * request.passes, us)
         if isinstance(request, Replays):
-            return Times((), self._device.timed(request.passes))
+            return Times((), self._device.timed(request.passes, self._setup.plan.case))
         return Done()
 
     def _pass(self) -> None:

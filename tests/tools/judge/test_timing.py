@@ -7,6 +7,7 @@ import pytest
 
 from kerneltune.tools.judge.timing.statistics import (
     CANDIDATE,
+    CaseSessions,
     Reading,
     Round,
     RoundSeries,
@@ -24,6 +25,8 @@ from kerneltune.tools.judge.timing.statistics import (
     resolution,
     slots_for,
     timing_over,
+    weighted_comparisons,
+    weighted_timing,
 )
 from kerneltune.tools.schema.messages import Rules
 
@@ -279,3 +282,35 @@ def test_a_busy_host_is_told_from_a_lying_clock_by_the_least_delayed_answers() -
     assert not agreement(seen(1.0, late[:2])).ok
     assert agreement(least_delayed(seen(1.0, late))).ok
     assert not agreement(least_delayed(seen(1.2, late))).ok
+
+
+def test_a_weighted_score_counts_a_case_by_its_weight_and_a_speed_up_by_weight_and_time() -> None:
+    """Three calls of 10 µs that are twice as fast, and one of 100 µs that is slower."""
+    short = series_of(10, 20, rounds=40, noise=0.01)
+    long = series_of(100, 90, rounds=40, noise=0.01)
+    cases = [CaseSessions(3.0, [short, short]), CaseSessions(1.0, [long])]
+    timing, (compared,) = weighted_timing(cases, 7), weighted_comparisons(cases)
+    assert timing.median_us == pytest.approx((3 * 10 + 100) / 4, rel=0.01)
+    assert timing.low_us < timing.median_us < timing.high_us
+    assert (timing.n_blocks, timing.n_launches) == (240, 7)
+    assert compared.baseline_us == pytest.approx((3 * 20 + 90) / 4, rel=0.01)
+    assert compared.speedup == pytest.approx((3 * 20 + 90) / (3 * 10 + 100), rel=0.01)
+    assert compared.low < compared.speedup < compared.high
+    assert compared.high - compared.low < 0.02
+
+
+def test_one_case_alone_has_the_same_time_and_speed_up_whatever_its_weight() -> None:
+    series = series_of(10, 20, rounds=40, noise=0.01)
+    alone = [CaseSessions(8.0, [series])]  # a power of two: not one bit is rounded
+    assert weighted_timing(alone, 3) == timing_over([series], 3)
+    (ours,), (theirs,) = weighted_comparisons(alone), comparisons_over([series])
+    for name in ("baseline_us", "speedup", "low", "high"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), rel=1e-12)
+
+
+def test_a_baseline_that_not_all_cases_have_is_not_compared_with_over_them() -> None:
+    both, eager = RoundSeries(Rules(), ("eager", "compile")), RoundSeries(Rules(), ("eager",))
+    for series in (both, eager):
+        series.add({CANDIDATE: (1.0, 1.0), **{name: (2.0, 2.0) for name in series.baselines}}, 0.01)
+    cases = [CaseSessions(1.0, [both]), CaseSessions(1.0, [eager])]
+    assert [c.baseline for c in weighted_comparisons(cases)] == ["eager"]

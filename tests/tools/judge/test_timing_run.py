@@ -1,9 +1,11 @@
 """The judge's timing as it is, on a device that is this process: setup, timing runs, tiers and their verdicts."""
 
 import contextlib
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +13,19 @@ from kerneltune.tools.backends.base import CompiledImage
 from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.judge.correctness.reference_model import free_cached
 from kerneltune.tools.judge.service.quick_check import QuickCheck
+from kerneltune.tools.judge.service.session import JudgeSession
 from kerneltune.tools.judge.service.tiers import CandidateJudge
 from kerneltune.tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
 from kerneltune.tools.judge.timing.gpu_use import GpuWatch
 from kerneltune.tools.judge.timing.timing_run import TimingRun
-from kerneltune.tools.schema.messages import SCREENING, BenchRequest
+from kerneltune.tools.schema.messages import (
+    SCREENING,
+    BenchRequest,
+    KernelImage,
+    OpenTask,
+    ScreenVariants,
+    Warm,
+)
 from kerneltune.tools.schema.plan import Plan
 from kerneltune.tools.schema.verdict import Cause, NotTimed, Status, Tier, Verdict
 from kerneltune.tools.task.load import TaskFile, find_task
@@ -46,17 +56,28 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> TaskFile:
     return find_task(str(path))
 
 
+@pytest.fixture(scope="module")
+def weighted(tmp_path_factory: pytest.TempPathFactory) -> TaskFile:
+    path: Path = tmp_path_factory.mktemp("weighted") / "task.py"
+    path.write_text(TASK.replace("CASES = [", 'CASES = [{"name": "decode", "N": 64, "weight": 3}, '))
+    return find_task(str(path))
+
+
 @contextlib.contextmanager
 def judging(task: TaskFile, body: Callable[[Device, Args], None], device: Device | None = None) -> Iterator[Bed]:
     device = device or Device({})
     device.kernels[body.__name__] = body
-    spec, plans = describe(task), (plan_for("main", 37, body), plan_for("hidden", 21, body))
+    spec = describe(task)
+    plans = tuple(plan_for(c.name, c.state["w"].shape[0], body) for c in spec.cases)
     with linked(device, device.clock) as link:
-        setup = BenchmarkSetup(device, task, spec, BaselineSettings(("eager",)), seed=1)
+        setups: list[BenchmarkSetup] = []
+        for case in spec.weighted:
+            settings = BaselineSettings(("eager",))
+            setups.append(BenchmarkSetup(device, task, spec.led_by(case), settings, seed=1, beside=setups))
         judge = CandidateJudge(
             file=task,
             task=spec,
-            setup=setup,
+            setups=setups,
             quick_check=QuickCheck(device, link, task, spec, SECRET),
             link=link,
             images={k.sha256: CompiledImage({}, b"") for plan in plans for k in plan.kernels},
@@ -66,7 +87,8 @@ def judging(task: TaskFile, body: Callable[[Device, Args], None], device: Device
             make_room=free_cached,
         )
         yield Bed(device, judge, plans)
-        setup.vacate()
+        for setup in setups:
+            setup.vacate()
     assert device.allocated == device.freed
 
 
@@ -76,10 +98,49 @@ def test_a_right_kernel_is_timed_against_the_baseline_on_any_backend(task: TaskF
         verdict = bed.bench(tier)
     assert (verdict.status, verdict.tier) == (Status.CORRECT, tier), verdict.detail
     assert verdict.timing is not None
-    slots = bed.judge.setup.slots
+    slots = bed.judge.setups[0].slots
     assert verdict.timing.median_us == pytest.approx(bed.device.kernel_us / slots)
     assert [(c.baseline, round(c.speedup, 6)) for c in verdict.comparisons] == [("eager", 2.0)]
     assert verdict.receipt["slots"] == slots
+
+
+@pytest.mark.parametrize("tier", ["screened", "judged", "confirmed"])
+@pytest.mark.parametrize("memory", [1 << 33, 1 << 16])
+def test_every_weighted_case_is_timed_and_the_score_is_the_weighted_time(
+    weighted: TaskFile, tier: Tier, memory: int
+) -> None:
+    """Twice as fast as eager in main, of weight 1, and at 0.8 of its speed in decode, of weight 3; also where the
+    memory holds the buffers of one case at a time."""
+    with judging(weighted, right, Device({}, case_us={"decode": 3750.0}, memory=memory)) as bed:
+        verdict = bed.bench(tier)
+        slots = [setup.slots for setup in bed.judge.setups]
+        assert sum(setup.placed for setup in bed.judge.setups) == (2 if memory > 1 << 20 else 1)
+    assert (verdict.status, verdict.tier) == (Status.CORRECT, tier), verdict.detail
+    assert verdict.timing is not None
+    us = [1500.0 / slots[0], 3750.0 / slots[1]]
+    eager_us = [3000.0 / slots[0], 3000.0 / slots[1]]
+    assert verdict.timing.median_us == pytest.approx((us[0] + 3 * us[1]) / 4)
+    assert [c.baseline for c in verdict.comparisons] == ["eager"]
+    assert verdict.comparisons[0].baseline_us == pytest.approx((eager_us[0] + 3 * eager_us[1]) / 4)
+    assert verdict.comparisons[0].speedup == pytest.approx(
+        verdict.comparisons[0].baseline_us / verdict.timing.median_us
+    )
+    assert [(c.case, c.weight) for c in verdict.case_times] == [("main", 1.0), ("decode", 3.0)]
+    assert [c.timing.median_us for c in verdict.case_times] == pytest.approx(us)
+    assert [c.comparisons[0].speedup for c in verdict.case_times] == pytest.approx([2.0, 0.8])
+    assert [c.case for c in verdict.case_times if c.loses_to] == ["decode"]
+    assert verdict.detail.endswith("over 2 weighted cases; slower than eager in case decode (0.80x)")
+    assert {c.case for c in verdict.cases if c.inputs == "timed"} == {"main", "decode"}
+
+
+def test_a_kernel_that_is_wrong_while_another_weighted_case_is_timed_has_no_time(weighted: TaskFile) -> None:
+    def right_at_first(device: Device, args: Args) -> None:
+        (drops_the_last_row if device.now_s and args[0].shape[1] == 64 else right)(device, args)
+
+    with judging(weighted, right_at_first) as bed:
+        verdict = bed.bench("judged")
+    assert (verdict.status, verdict.case) == (Status.WRONG, "decode")
+    assert verdict.detail.startswith("case decode: a timed run is wrong")
 
 
 def test_a_kernel_that_is_wrong_while_it_is_timed_has_no_time(task: TaskFile) -> None:
@@ -97,8 +158,8 @@ def test_a_kernel_that_is_wrong_while_it_is_timed_has_no_time(task: TaskFile) ->
 
 def test_a_variant_is_screened_by_a_few_passes_and_a_plan_compared_with_itself(task: TaskFile) -> None:
     with judging(task, right) as bed:
-        judge, slots = bed.judge, bed.judge.setup.slots
-        run = TimingRun(judge.setup, judge.link, judge.images, QUICK, SECRET, judge.gpu_watch)
+        judge, slots = bed.judge, bed.judge.setups[0].slots
+        run = TimingRun(judge.setups[0], judge.link, judge.images, QUICK, SECRET, judge.gpu_watch)
         assert run.screen(bed.plans[0]) == pytest.approx(bed.device.kernel_us / slots)
         assert run.against_itself(bed.plans[0], pairs=2, pair_s=0.01) == pytest.approx((1.0, 1.0))
 
@@ -119,7 +180,7 @@ def test_nobody_is_accused_on_a_host_whose_clock_disagrees_over_a_baseline_as_we
 
 def test_a_setup_that_gave_its_slots_up_places_them_anew_with_other_contents(task: TaskFile) -> None:
     with judging(task, right) as bed:
-        setup = bed.judge.setup
+        setup = bed.judge.setups[0]
         before, held = setup.inputs.tree(0), bed.device.allocated - bed.device.freed
         assert setup.inputs.holds(0, before)
         contents = setup.inputs.buffer.tensor.clone()
@@ -129,3 +190,41 @@ def test_a_setup_that_gave_its_slots_up_places_them_anew_with_other_contents(tas
         assert bed.device.allocated - bed.device.freed == held
         assert not bool((setup.inputs.buffer.tensor == contents).all())
         assert bed.bench("judged").status is Status.CORRECT
+
+
+class Told:
+    """Where a session tells its supervisor of runners, who sees to them without being asked."""
+
+    def send(self, body: object) -> None:
+        pass
+
+
+def test_a_session_times_each_weighted_case_on_a_setup_of_its_own(weighted: TaskFile) -> None:
+    device = Device({"right": right}, case_us={"decode": 3750.0})
+    spec = describe(weighted)
+    plans = tuple(plan_for(c.name, c.state["w"].shape[0], right) for c in spec.cases)
+    images = tuple(KernelImage(k.sha256, {}) for plan in plans for k in plan.kernels)
+    with linked(device, device.clock) as link, socket.socket() as door:
+        session = JudgeSession(device, Told(), door)
+        session._link = link  # on the device's clock
+        handlers, blobs = session.handlers(), [b""] * len(images)
+
+        def answer(request: Any) -> Any:
+            return handlers[type(request)](request, blobs)
+
+        assert answer(OpenTask(str(weighted.path), spec, ("eager",))).problem is None
+        slots = [setup.slots for setup in session._setups()]
+        us = [1500.0 / slots[0], 3750.0 / slots[1]]
+        warm = answer(Warm(all=True))
+        assert warm.times_us == pytest.approx({"eager": (3000.0 / slots[0] + 3 * 3000.0 / slots[1]) / 4})
+        screened = answer(ScreenVariants(plans[:2], images))
+        assert screened.times_us == pytest.approx(us)
+        verdict = answer(BenchRequest(plans, images, SCREENING, repeats=1, tier="screened")).verdict
+        assert verdict.timing is not None, verdict.detail
+        assert verdict.timing.median_us == pytest.approx((us[0] + 3 * us[1]) / 4)
+        session._make_room()
+        assert not any(setup.placed for setup in session._setups())
+        again = BenchRequest(plans, images, SCREENING, repeats=1, tier="screened", reuse=False)
+        assert answer(again).verdict.case_times == verdict.case_times
+        for setup in session._setups():
+            setup.vacate()

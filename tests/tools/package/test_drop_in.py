@@ -4,12 +4,14 @@ Candidates are plain torch here, and are run as if by Triton's interpreter; `tes
 """
 
 import copy
+import ctypes
 import importlib.util
 import itertools
+import struct
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -310,6 +312,43 @@ def test_of_several_kernels_the_one_answers_that_was_timed_at_the_shape(tmp_path
         packaged([kernels[0], VerifiedKernel(other, "")], arch="sm_90", header="")
 
 
+def weighted_kernels(tmp_path: Path, *times_us: dict[str, float]) -> tuple[ModuleType, Callable[..., int | None]]:
+    """A file of kernels of one task with cases of 6, 100 and 400 rows, and which of them answers so many rows."""
+    path = tmp_path / "norm.py"
+    path.write_text(NORM.replace("CASES = [", 'CASES = [{"name": "few", "ROWS": 100}, {"name": "many", "ROWS": 400}, '))
+    task = describe(read_task(path))
+    kernels = [VerifiedKernel(task, NORM_KERNEL + f"# {n}\n", its) for n, its in enumerate(times_us)]
+    (tmp_path / "chosen.py").write_text(packaged(kernels, arch="sm_90", header="# a header\n\n"))
+    op, norm = imported(tmp_path / "chosen.py"), Norm().eval()
+    op.patch(norm)
+
+    def answers(rows: int, columns: int = 8) -> int | None:
+        found = op._match(getattr(norm, op._ATTRIBUTE), [torch.randn(rows, columns)], [norm.gain])
+        return None if found is None else op.VERIFIED[found[0]].kernel
+
+    return op, answers
+
+
+def test_of_several_kernels_the_one_answers_that_was_the_fastest_at_the_nearest_timed_size(tmp_path: Path) -> None:
+    op, answers = weighted_kernels(
+        tmp_path, {"main": 1.0, "few": 3.0, "many": 9.0}, {"main": 2.0, "few": 2.0, "many": 12.0}
+    )
+    # main has 6 rows, few 100, many 400; between them the limits are 24 and 200
+    assert [answers(rows) for rows in (6, 24, 25, 100, 200, 201, 400)] == [0, 0, 1, 1, 1, 0, 0]
+    assert answers(401) is answers(100, columns=9) is None  # nothing was verified: the reference answers
+    assert op._check() == 0
+
+
+def test_a_kernel_that_is_the_slower_one_everywhere_answers_nowhere(tmp_path: Path) -> None:
+    _, answers = weighted_kernels(tmp_path, {"main": 2.0, "many": 12.0}, {"main": 1.0, "many": 9.0})
+    assert {answers(rows) for rows in (6, 100, 400)} == {1}
+
+
+def test_without_times_the_first_of_several_kernels_answers(tmp_path: Path) -> None:
+    _, answers = weighted_kernels(tmp_path, {}, {})
+    assert {answers(rows) for rows in (6, 100, 400)} == {0}
+
+
 def _function_task(tmp_path: Path) -> Path:
     path = tmp_path / "tail_task.py"
     path.write_text(FUNCTION)
@@ -539,6 +578,47 @@ def test_a_kernel_in_ptx_brings_its_loader_which_fills_in_and_assembles_what_the
     cubin, *facts = template._assembled(template.configs[0], "sm_90")
     assert facts == ["relu", ["u64", "u64", "u32"], {"reqntid": [128, 1, 1]}]
     assert code_of(cubin) == code_of(wanted.cubin)  # the judge's has a table of lines, too
+
+
+def test_a_launch_of_ptx_gives_the_driver_the_words_that_the_kernel_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a recorder in the place of the driver, which is opened once."""
+    path = tmp_path / "rms_norm_op.py"
+    (sketch, *_) = ptx_experts("rms_norm")
+    task = described(find_task("rms_norm"))
+    assert task
+    path.write_text(
+        packaged([VerifiedKernel(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n")
+    )
+    op, told = imported(path), []
+
+    def recorded(launch: bytes, function: int, pointers: Any, _: None) -> int:
+        told.append((struct.unpack("7I4xQQI4x", launch), [ctypes.string_at(at, 8) for at in pointers[:5]], function))
+        attributes, count = ctypes.string_at(told[-1][0][-2], 300), told[-1][0][-1]
+        assert [struct.unpack_from("I4x3I", attributes, 72 * n) for n in range(count)] == [
+            (6, 1, 0, 0),
+            (4, 2, 1, 1),
+            (5, 1, 0, 0),
+        ]
+        return 0
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 77 + device, raising=False)
+    monkeypatch.setattr(op, "_driver_of", lambda call: {"cuLaunchKernelEx": recorded}[call])
+    kernel = op.PtxKernel("text", configs=[{"CLUSTER": 2}])
+    kernel.loaded[0, 32, 0] = (55, ["u64", "s32", "f32", "f64", "b32"], {"reqntid": [128, 1, 1]})
+    x = torch.zeros(4)
+    kernel[lambda config: 10 * config["CLUSTER"]](
+        x, -3, 2, 0.5, 1.5, shared_bytes=32, cluster=lambda config: config["CLUSTER"], pdl=True
+    )
+    ((launch, words, function),) = told
+    assert (launch[:8], launch[8], function) == ((20, 1, 1, 128, 1, 1, 32, 77), launch[8], 55)
+    wanted = ["<Q", "<i4x", "<f4x", "<d", "<f4x"]
+    found = [struct.unpack_from(form, word)[0] for form, word in zip(wanted, words, strict=True)]
+    assert found == [x.data_ptr(), -3, 2.0, 0.5, 1.5]
+    kernel[0](x, 0, 0.0, 0.0, 0.0, shared_bytes=32, cluster=2, pdl=True)
+    assert len(told) == 1  # of no blocks: nothing to launch
 
 
 @pytest.mark.gpu

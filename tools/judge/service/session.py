@@ -25,7 +25,7 @@ from kerneltune.tools.judge.execution.correctness_run import Images, images_for
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
 from kerneltune.tools.judge.service.admission import too_large
 from kerneltune.tools.judge.service.quick_check import QuickCheck
-from kerneltune.tools.judge.service.tiers import CandidateJudge, VerdictCache, name_of
+from kerneltune.tools.judge.service.tiers import CandidateJudge, VerdictCache, name_of, weighted_us
 from kerneltune.tools.judge.timing.baselines import keep_compiled
 from kerneltune.tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
 from kerneltune.tools.judge.timing.build_verdict import Refuted
@@ -75,7 +75,7 @@ class JudgeSession:
         self._file: TaskFile | None = None
         self._task: TaskSpec | None = None
         self._plans = BaselineSettings(())
-        self._made: BenchmarkSetup | None = None
+        self._made: list[BenchmarkSetup] = []  # one for each weighted case, the main one first
         self._quick_check: QuickCheck | None = None
         self._gpu: dict[str, Json] = {}
         self._gpu_watch = GpuWatch(backend)
@@ -144,24 +144,30 @@ class JudgeSession:
     def afterwards(self, request: Any) -> None:
         """Between two requests: what the first verdict needs beside a baseline, and after it the baselines that it did
         not wait for. What fails here fails again for whoever asks for it."""
-        if self._made is None or not isinstance(request, Warm | BenchRequest):
+        if not self._made or not isinstance(request, Warm | BenchRequest):
             return
         with self._turn(), contextlib.suppress(TaskError, torch.OutOfMemoryError, DeviceError, OutOfMemory):
             if isinstance(request, BenchRequest):
-                self._made.build()
+                self._build()
             elif self._first_tier == "screened":
                 self._checks().prepare()
             else:
-                self._build_for_first_verdict(self._made)
+                self._build_for_first_verdict()
 
-    def _build_for_first_verdict(self, setup: BenchmarkSetup) -> None:
+    def _build(self) -> None:
+        """Build what is pending, for every weighted case."""
+        for setup in self._setups():
+            setup.build()
+
+    def _build_for_first_verdict(self) -> None:
         """Build what a verdict in full waits for, as long as the first one may wait at all: not for a slow reference to
         be compiled, which for 1,500 steps of a loop takes minutes."""
-        if setup.problem.slow:
-            return
-        began_s = time.monotonic()
-        setup.build(self._patience_s)
-        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began_s))
+        for setup in self._setups():
+            if setup.problem.slow:
+                continue
+            began_s = time.monotonic()
+            setup.build(self._patience_s)
+            self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began_s))
 
     def _open(self, request: OpenTask) -> Ready:
         self._gpu = self._backend.describe()
@@ -208,14 +214,14 @@ class JudgeSession:
             raise TaskError("open a task first")
         return self._file, self._task
 
-    def _setup(self) -> BenchmarkSetup:
+    def _setups(self) -> list[BenchmarkSetup]:
+        """One for each weighted case, the main one first."""
         file, task = self._opened()
-        if self._made is None:
-            use = self._gpu_watch.seen()
-            self._made = BenchmarkSetup(
-                self._backend, file, task, self._plans, secrets.randbits(62), self._forget_answers
-            )
-            self._made.use = use.and_then(self._gpu_watch.seen())
+        for case in task.weighted[len(self._made) :]:
+            use, led, seed = self._gpu_watch.seen(), task.led_by(case), secrets.randbits(62)
+            made = BenchmarkSetup(self._backend, file, led, self._plans, seed, self._forget_answers, self._made)
+            made.use = use.and_then(self._gpu_watch.seen())
+            self._made.append(made)
         return self._made
 
     def _checks(self) -> QuickCheck:
@@ -229,7 +235,7 @@ class JudgeSession:
         return CandidateJudge(
             file=file,
             task=task,
-            setup=self._setup(),
+            setups=self._setups(),
             quick_check=self._checks(),
             link=self._link,
             images=images,
@@ -241,27 +247,30 @@ class JudgeSession:
 
     def _warm(self, request: Warm) -> Baselines:
         try:
-            setup = self._setup()
+            setups = self._setups()
             if request.all:
-                setup.build()
+                self._build()
         except TaskError as error:
             return Baselines(problem=str(error))
         except (torch.OutOfMemoryError, DeviceError) as error:
             self._backend.synchronize()
             return Baselines(problem=f"the timed case does not fit this GPU's memory beside its baselines: {error}")
+        first = setups[0]
         return Baselines(
-            dict(setup.times_us),
-            setup.resolution,
-            setup.copy_gbps,
-            setup.context.notes,
-            build_s=dict(setup.build_s),
-            null_launch_us=setup.null_launch_us,
-            pending=setup.pending,
+            weighted_us(setups),
+            max(setup.resolution for setup in setups),
+            first.copy_gbps,
+            tuple(dict.fromkeys(note for setup in setups for note in setup.context.notes)),
+            build_s={name: sum(s.build_s.get(name, 0.0) for s in setups) for name in first.build_s},
+            null_launch_us=first.null_launch_us,
+            pending=tuple(dict.fromkeys(name for setup in setups for name in setup.pending)),
         )
 
-    def _timing_run(self, images: Images, rules: Rules) -> TimingRun:
-        self._setup().place()
-        return TimingRun(self._setup(), self._link, images, rules, self._secret, self._gpu_watch)
+    def _timing_run(self, plan: Plan, images: Images, rules: Rules) -> TimingRun:
+        """A run on the setup of the plan's case."""
+        setup = next(setup for setup in self._setups() if setup.task.main.name == plan.case)
+        setup.place()
+        return TimingRun(setup, self._link, images, rules, self._secret, self._gpu_watch)
 
     def _screen(self, request: ScreenVariants, blobs: Sequence[bytes]) -> Screened:
         images = images_of(request.images, blobs)
@@ -270,7 +279,7 @@ class JudgeSession:
         for plan in request.plans:
             short = False
             try:
-                times.append(self._timing_run(images, SCREENING).screen(plan))
+                times.append(self._timing_run(plan, images, SCREENING).screen(plan))
                 details.append("")
             except RunnerFailed as failure:
                 times.append(None)
@@ -284,12 +293,13 @@ class JudgeSession:
         return Screened(tuple(times), tuple(details))
 
     def _resolve(self, request: Resolve, blobs: Sequence[bytes]) -> Resolved:
-        timing_run = self._timing_run(images_of(request.images, blobs), request.rules)
+        timing_run = self._timing_run(request.plan, images_of(request.images, blobs), request.rules)
         try:
             ratios = timing_run.against_itself(request.plan, request.pairs, request.pair_s)
         except (RunnerFailed, Refuted) as failure:
             return Resolved(problem=str(failure))
-        return Resolved(ratios, timing_run.pass_us / self._setup().slots, self._setup().slots)
+        slots = self._setups()[0].slots
+        return Resolved(ratios, timing_run.pass_us / slots, slots)
 
     def _bench(self, request: BenchRequest, blobs: Sequence[bytes]) -> Verdict:
         name = name_of(request, blobs)
@@ -330,7 +340,7 @@ class JudgeSession:
     def _probes(self, plan: Plan, images: Images) -> dict[str, Json]:
         """What the judge can find out of the plan without counters, or why it did not come through."""
         try:
-            found: dict[str, Json] = encode(self._timing_run(images, SCREENING).probed(plan))
+            found: dict[str, Json] = encode(self._timing_run(plan, images, SCREENING).probed(plan))
             return found
         except (RunnerFailed, Refuted, torch.OutOfMemoryError, DeviceError, OutOfMemory) as error:
             return {"problem": _first_line(error)}
@@ -364,16 +374,19 @@ class JudgeSession:
         if self._quick_check is not None:
             self._quick_check.renew()
         self._forget_answers()
-        if self._made is not None and not self._made.placed:
-            self._made = None
-            free_cached()
+        if not any(setup.placed for setup in self._made):
+            self._made.clear()
+        elif len(self._made) > 1:  # then they are placed one at a time
+            for setup in self._made:
+                setup.vacate()
+        free_cached()
 
     def _forget_answers(self) -> None:
         """What is only kept to save time: a part that needs memory has it first."""
         if self._quick_check is not None:
             self._quick_check.close()
-        if self._made is not None:
-            self._made.answers.forget()
+        for setup in self._made:
+            setup.answers.forget()
         free_cached()
 
     def _judged(self, request: BenchRequest, images: Images, known: Verdict | None) -> Verdict:
@@ -384,9 +397,9 @@ class JudgeSession:
             return Verdict(Status.REJECTED, detail, cause=Cause.NO_LAUNCH)
         if request.tier != "screened" or request.all_baselines:
             if request.tier == "confirmed":
-                self._setup().build()
+                self._build()
             else:
-                self._build_for_first_verdict(self._setup())
+                self._build_for_first_verdict()
         verdict = self._judge(images).of(request, main, known)
         return replace(verdict, variant=main.variant)
 

@@ -10,14 +10,22 @@ from dataclasses import dataclass, replace
 from kerneltune.tools.judge.execution.correctness_run import CorrectnessRun, Images
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
 from kerneltune.tools.judge.service.quick_check import TIMED, QuickCheck
+from kerneltune.tools.judge.timing.baselines import Baseline
 from kerneltune.tools.judge.timing.benchmark_setup import BenchmarkSetup
-from kerneltune.tools.judge.timing.build_verdict import Refuted, TimingResult, build_verdict, not_timed
+from kerneltune.tools.judge.timing.build_verdict import (
+    CaseRuns,
+    Refuted,
+    TimingResult,
+    build_verdict,
+    not_timed,
+    over_cases,
+)
 from kerneltune.tools.judge.timing.gpu_use import GpuUse, GpuWatch, doubtful, stands
 from kerneltune.tools.judge.timing.timing_run import TimingRun
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import BenchRequest, Rules
 from kerneltune.tools.schema.plan import Plan, plan_hash
-from kerneltune.tools.schema.task import TaskSpec, batteries_of
+from kerneltune.tools.schema.task import TaskSpec, batteries_of, case_in_words
 from kerneltune.tools.schema.verdict import CaseResult, Status, Tier, Verdict, concluded
 from kerneltune.tools.task.load import TaskFile
 
@@ -37,12 +45,23 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Lap:
+    """The weighted cases timed once, one after the other, in one runner process. `failed`: the verdict where one was
+    refuted; else `runs` has each."""
+
+    runs: tuple[TimingResult, ...]
+    use: GpuUse
+    cases: tuple[CaseResult, ...]
+    failed: Verdict | None = None
+
+
+@dataclass(frozen=True)
 class CandidateJudge:
-    """Judges one candidate as thoroughly as its tier asks."""
+    """Judges one candidate as thoroughly as its tier asks. `setups`: of each weighted case, the main one first."""
 
     file: TaskFile
     task: TaskSpec
-    setup: BenchmarkSetup
+    setups: Sequence[BenchmarkSetup]
     quick_check: QuickCheck
     link: RunnerLink
     images: Images
@@ -54,23 +73,28 @@ class CandidateJudge:
     def of(self, request: BenchRequest, main: Plan, known: Verdict | None = None) -> Verdict:
         """The verdict, as thoroughly as the request's tier asks. `known`: that of judging in full, if it is there."""
         started_s = time.monotonic()
-        self.setup.peak_bytes()
+        self._peak_bytes()
         if request.tier == "screened":
             verdict = self._screened(request, main)
             self.quick_check.learn(verdict)
         else:
-            verdict = self._judged(request, main) if known is None else self._more_checked(request, known)
+            verdict = self._judged(request) if known is None else self._more_checked(request, known)
         if request.tier == "confirmed" and verdict.status is Status.CORRECT:
-            verdict = self._confirmed(request.rules, main, verdict)
+            verdict = self._confirmed(request, verdict)
         receipt = {**verdict.receipt, "wall_s": round(time.monotonic() - started_s, 4)}
         known_peak = receipt.get(PEAK_MEMORY)
-        receipt[PEAK_MEMORY] = max(self.setup.peak_bytes(), known_peak if isinstance(known_peak, int) else 0)
+        receipt[PEAK_MEMORY] = max(self._peak_bytes(), known_peak if isinstance(known_peak, int) else 0)
         return concluded(verdict, receipt)
+
+    def _peak_bytes(self, pages: int | None = None) -> int:
+        """`peak_bytes` of the main case's setup, and the slots of the others."""
+        first, *others = self.setups
+        return first.peak_bytes(pages) + sum(setup.inputs.nbytes for setup in others if setup.placed)
 
     def _screened(self, request: BenchRequest, main: Plan) -> Verdict:
         """The other cases, then a short timing run on inputs that serve a whole epoch, usually with the fastest
         baseline."""
-        self.setup.place()
+        self.setups[0].place()
         self.quick_check.keep_fresh()
         started_s = time.monotonic()
         others = [plan for plan in request.plans if plan.case != main.case]
@@ -78,51 +102,57 @@ class CandidateJudge:
         if failed is not None:
             return replace(failed, receipt=self.quick_check.facts(), left_out=tuple(self.quick_check.left_out))
         checked_s = round(time.monotonic() - started_s, 4)
-        self.setup.touched()
+        self._touched()
 
-        def refill() -> None:
-            self.setup.fill_for(self.quick_check.epoch, lambda n: self.quick_check.seed(f"{main.case}.{n}"), TIMED)
+        def new_run(setup: BenchmarkSetup) -> TimingRun:
+            def refill() -> None:
+                epoch, case = self.quick_check.epoch, setup.task.main.name
+                setup.fill_for(epoch, lambda n: self.quick_check.seed(f"{case}.{n}"), TIMED)
 
-        setup = self.setup
-        arms = setup.baselines if request.all_baselines else setup.fastest
-        verdict = self._timed(
-            lambda: TimingRun(setup, self.link, self.images, request.rules, self.secret, self.gpu_watch, arms, refill),
-            main,
-            "screened",
-        )
+            arms = setup.baselines if request.all_baselines else self._fastest(setup)
+            rules, watch = request.rules, self.gpu_watch
+            return TimingRun(setup, self.link, self.images, rules, self.secret, watch, arms, refill)
+
+        verdict = self._timed(new_run, request, "screened")
         receipt = {**verdict.receipt, **self.quick_check.facts(), "checks_s": checked_s}
-        left_out = (*self.quick_check.left_out, *self.setup.left_out)
+        left_out = (*self.quick_check.left_out, *(name for setup in self.setups for name in setup.left_out))
         return replace(verdict, cases=(*checked, *verdict.cases), receipt=receipt, left_out=left_out)
 
-    def _judged(self, request: BenchRequest, main: Plan) -> Verdict:
+    def _fastest(self, setup: BenchmarkSetup) -> list[Baseline]:
+        """A case's fastest baseline, and the one that is the fastest over all weighted cases."""
+        overall = min(weighted_us(self.setups).items(), key=lambda named: named[1], default=("", 0.0))[0]
+        return [b for b in setup.baselines if b.name == overall or b in setup.fastest]
+
+    def _touched(self) -> None:
+        for setup in self.setups:
+            setup.touched()
+
+    def _judged(self, request: BenchRequest) -> Verdict:
         """Every case with every battery, then the full timing run. Of a large case, slots and baselines make room for
         the checks and come back after them."""
         started_s = time.monotonic()
         checks = self._correctness_run(request)
         failed = checks.run(request.plans, lambda case: batteries_of(self.task, case, request.tier))
         facts: dict[str, Json] = {"seeds": dict(checks.seeds), "memory": checks.facts()}
-        facts[PEAK_MEMORY] = self.setup.peak_bytes(checks.most_bytes)
+        facts[PEAK_MEMORY] = self._peak_bytes(checks.most_bytes)
         if failed is not None:
             return replace(failed, receipt={**failed.receipt, **facts}, left_out=tuple(checks.left_out))
         results = checks.close()
         facts["checks_s"] = round(time.monotonic() - started_s, 4)
-        self.setup.place()
-        self.setup.touched()
-        verdict = self._timed(
-            lambda: TimingRun(self.setup, self.link, self.images, request.rules, self.secret, self.gpu_watch),
-            main,
-            "judged",
-        )
+        self.setups[0].place()
+        self._touched()
+        verdict = self._timed(lambda setup: self._new_run(setup, request.rules), request, "judged")
         cases, receipt = (*results, *verdict.cases), {**verdict.receipt, **facts}
         return replace(verdict, cases=cases, receipt=receipt, left_out=tuple(checks.left_out))
 
     def _correctness_run(self, request: BenchRequest) -> CorrectnessRun:
         make_room, repeats = self.make_room, request.repeats
-        if self.setup.large:
-            self.setup.vacate()
+        if any(setup.large for setup in self.setups):
+            for setup in self.setups:
+                setup.vacate()
             self.quick_check.close()
         return CorrectnessRun(
-            self.setup.backend, self.link, self.file, self.task, self.secret, self.images,
+            self.setups[0].backend, self.link, self.file, self.task, self.secret, self.images,
             repeats=repeats, make_room=make_room,
         )  # fmt: skip
 
@@ -149,29 +179,68 @@ class CandidateJudge:
         self.link.distrust("the judge looks who else uses the GPU")
         return self.gpu_watch.looked()
 
-    def _timed(self, new_run: Callable[[], TimingRun], main: Plan, tier: Tier) -> Verdict:
-        """The verdict on one timing run."""
+    def _new_run(self, setup: BenchmarkSetup, rules: Rules) -> TimingRun:
+        return TimingRun(setup, self.link, self.images, rules, self.secret, self.gpu_watch)
+
+    def _lap(self, new_run: Callable[[BenchmarkSetup], TimingRun], request: BenchRequest, label: str) -> Lap:
+        """Time every weighted case, each in rounds of its own with its own baselines."""
+        plans = {plan.case: plan for plan in request.plans}
+        runs: list[TimingResult] = []
+        use = GpuUse()
+        cases: tuple[CaseResult, ...] = ()
+        for setup in self.setups:
+            setup.place()
+            run = new_run(setup)
+            failed: Verdict | None = None
+            try:
+                runs.append(run.run(plans[setup.task.main.name], label))
+            except Refuted as refuted:
+                failed = refuted.verdict
+            except RunnerFailed as failure:
+                failed = Verdict(failure.status, f"while timing: {failure.detail}", cause=failure.cause)
+            self._touched()
+            use, cases = use.and_then(run.use).and_then(setup.use), (*cases, *run.cases)
+            if failed is not None:
+                return Lap((), use, cases, self._in_case(failed, setup))
+        return Lap(tuple(runs), use, cases)
+
+    def _in_case(self, failed: Verdict, setup: BenchmarkSetup) -> Verdict:
+        """A failure with the case that it is of, where several are timed."""
+        if len(self.setups) == 1:
+            return failed
+        case = setup.task.main.name
+        return replace(failed, detail=f"{case_in_words(self.task, case)}: {failed.detail}", case=case)
+
+    def _verdict(self, laps: Sequence[Lap], tier: Tier) -> Verdict:
+        """The verdict on laps that came through, each in a runner process of its own."""
+        raced = [
+            CaseRuns(setup.task.main.name, setup.task.main.weight, [lap.runs[number] for lap in laps], setup.context)
+            for number, setup in enumerate(self.setups)
+        ]
+        verdicts = [build_verdict(its.timed_runs, its.context, self.gpu, tier) for its in raced]
+        for verdict, setup in zip(verdicts, self.setups, strict=True):
+            if verdict.status is not Status.CORRECT:
+                return self._in_case(verdict, setup)
+        return verdicts[0] if len(raced) == 1 else over_cases(raced, verdicts)
+
+    def _settle(self) -> None:
+        for setup in self.setups:
+            setup.settle(self.gpu_watch)
+
+    def _timed(self, new_run: Callable[[BenchmarkSetup], TimingRun], request: BenchRequest, tier: Tier) -> Verdict:
+        """The verdict on one timing run of each weighted case."""
 
         def measure(number: int) -> Measured:
-            self.setup.settle(self.gpu_watch)
-            run = new_run()
-            try:
-                verdict = build_verdict([run.run(main, _named("timing", number))], self.setup.context, self.gpu, tier)
-            except Refuted as refuted:
-                verdict = refuted.verdict
-            except RunnerFailed as failure:
-                verdict = Verdict(failure.status, f"while timing: {failure.detail}", cause=failure.cause)
-            return Measured(verdict, run.use.and_then(self.setup.use), run.cases)
+            self._settle()
+            lap = self._lap(new_run, request, _named("timing", number))
+            return Measured(lap.failed or self._verdict([lap], tier), lap.use, lap.cases)
 
         return said_alone(measure, self._looked, self.gpu_watch, self.gpu)
 
-    def _confirmed(self, rules: Rules, main: Plan, judged: Verdict) -> Verdict:
+    def _confirmed(self, request: BenchRequest, judged: Verdict) -> Verdict:
         """Timed again in fresh processes at other addresses with other seeds; only that is quoted. What was chosen for
         being fast in one measurement was also lucky in it."""
-        again = replace(rules, memo_passes=0)
-        verdict = said_alone(
-            lambda number: self._in_processes(again, main, number), self._looked, self.gpu_watch, self.gpu
-        )
+        verdict = said_alone(lambda number: self._in_processes(request, number), self._looked, self.gpu_watch, self.gpu)
         if not verdict.accepted:
             return verdict
         first: dict[str, Json] = {"memory_probe": judged.receipt.get("memory_probe"), "seeds": judged.receipt["seeds"]}
@@ -180,27 +249,34 @@ class CandidateJudge:
         cases, receipt = (*judged.cases, *verdict.cases), {**verdict.receipt, **first}
         return replace(verdict, cases=cases, receipt=receipt, left_out=judged.left_out)
 
-    def _in_processes(self, rules: Rules, main: Plan, number: int) -> Measured:
-        """Timing runs in several fresh processes."""
-        self.setup.settle(self.gpu_watch)
-        timed_runs: list[TimingResult] = []
-        use = self.setup.use
+    def _in_processes(self, request: BenchRequest, number: int) -> Measured:
+        """Laps in several fresh processes."""
+        self._settle()
+        again = replace(request.rules, memo_passes=0)
+        laps: list[Lap] = []
+        use = GpuUse()
         cases: tuple[CaseResult, ...] = ()
         for process in range(PROCESSES):
             self.link.distrust("a confirmation needs a fresh process")
-            self.setup.relocate()
-            run = TimingRun(self.setup, self.link, self.images, rules, self.secret, self.gpu_watch)
-            failed: Verdict | None = None
-            try:
-                timed_runs.append(run.run(main, _named(f"process{process}", number)))
-            except Refuted as refuted:
-                failed = refuted.verdict
-            except RunnerFailed as failure:
-                failed = Verdict(failure.status, failure.detail, cause=failure.cause)
-            use, cases = use.and_then(run.use), (*cases, *run.cases)
-            if failed is not None:
-                return Measured(_not_confirmed(failed, process), use, cases)
-        return Measured(build_verdict(timed_runs, self.setup.context, self.gpu, "confirmed"), use, cases)
+            for setup in self.setups:  # other addresses
+                setup.vacate()
+            lap = self._lap(lambda setup: self._new_run(setup, again), request, _named(f"process{process}", number))
+            use, cases = use.and_then(lap.use), (*cases, *lap.cases)
+            if lap.failed is not None:
+                return Measured(_not_confirmed(lap.failed, process), use, cases)
+            laps.append(lap)
+        return Measured(self._verdict(laps, "confirmed"), use, cases)
+
+
+def weighted_us(setups: Sequence[BenchmarkSetup]) -> dict[str, float]:
+    """The time of each baseline that all weighted cases have: the weighted mean over them, in µs."""
+    if len(setups) == 1:
+        return dict(setups[0].times_us)
+    weights = [setup.task.main.weight for setup in setups]
+    names = [name for name in setups[0].times_us if all(name in setup.times_us for setup in setups)]
+    return {
+        name: sum(w * s.times_us[name] for w, s in zip(weights, setups, strict=True)) / sum(weights) for name in names
+    }
 
 
 def said_alone(

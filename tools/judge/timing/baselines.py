@@ -30,6 +30,7 @@ _ABSURD_OF_LIGHT = 10.0
 _ABSURD_OF_COMPILED = 5.0
 _LAUNCH_BOUND = 2.0
 _SLOW_US = 1e6
+_MOST_COMPILED = 64  # forms of one reference: a mode for each weighted case
 
 
 class TookTooLong(BaseException):
@@ -226,6 +227,7 @@ def _model(name: str, problem: LoadedCase) -> Callable[..., Any]:
 
     inductor.compile_threads = 1  # no pool of further processes in a forked worker
     torch._dynamo.reset()
+    torch._dynamo.config.recompile_limit = _MOST_COMPILED  # by default 8; beyond it code runs eagerly, in silence
     compiled: Callable[..., Any] = torch.compile(model, dynamic=False, mode=mode)
     return compiled
 

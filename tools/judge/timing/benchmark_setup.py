@@ -82,6 +82,7 @@ def bytes_of(expected: Expected) -> int:
 
 
 CONTENTS = 8  # different sets of contents among the slots
+_MOST_HELD = 0.25  # of the GPU's memory, by the setups of all weighted cases; plans, answers and float64 need the rest
 _SLOW_CONTENTS = 2  # the same where the reference is slow: each takes an answer whenever outputs are verified
 _AA_ROUNDS = 30
 _AA_GROUP = 5  # rounds, a quarter of the fewest that a timing run has
@@ -104,7 +105,10 @@ class BaselineSettings:
 
 
 class BenchmarkSetup:
-    """The main case on this GPU: slots of inputs, baselines and their times, A/A noise, answers."""
+    """The task's main case on this GPU: slots of inputs, baselines and their times, A/A noise, answers.
+
+    Of a task with several weighted cases each has a setup, for the task as it is led by that case. Those `beside` it
+    give their slots up where all of them would hold too much of the memory."""
 
     def __init__(
         self,
@@ -114,7 +118,11 @@ class BenchmarkSetup:
         plans: BaselineSettings,
         seed: int,
         make_room: Callable[[], None] = free_cached,
+        beside: "Sequence[BenchmarkSetup]" = (),
     ) -> None:
+        for other in beside:  # nobody knows yet what this one takes
+            other.vacate()
+        self._beside = beside
         self.backend, self.task, self.notes, self._plans = backend, task, list(plans.notes), plans
         self.answers = AnswerCache(backend.memory_bytes()[0] // 6)
         room = _forgetting(self.answers, make_room)
@@ -243,6 +251,11 @@ class BenchmarkSetup:
         beside = self.output_bytes * self.slots if pages is None else pages
         return self.backend.peak_bytes() + beside + (self.inputs.nbytes if self.placed else 0)
 
+    @property
+    def _held_bytes(self) -> int:
+        """What slots, their pristine copies, and the outputs of baselines and of a plan take while it is placed."""
+        return 2 * (self.inputs.nbytes + self.output_bytes * self.slots)
+
     def touched(self) -> None:
         """The GPU has just worked."""
         self._worked_s = time.monotonic()
@@ -288,11 +301,6 @@ class BenchmarkSetup:
             lambda: self.problem.expectation(self.inputs.tree(slot, pristine=True), most_samples=samples),
         )
 
-    def relocate(self) -> None:
-        """Other addresses for the slots and for the baselines' outputs: where memory lies is a part of the noise."""
-        self.vacate()
-        self.place()
-
     def vacate(self) -> None:
         """Give up the slots and what the baselines hold until `place`; what was compiled stays."""
         if self.placed:
@@ -305,10 +313,15 @@ class BenchmarkSetup:
         free_cached()
 
     def place(self) -> None:
-        """Slots with new contents, at other addresses than before, and baselines on them; nothing to do where they
-        are."""
+        """Slots with new contents, at other addresses than before (where memory lies is a part of the noise), and
+        baselines on them; nothing to do where they are."""
         if self.placed:
             return
+        most_bytes = _MOST_HELD * self.backend.memory_bytes()[1]
+        if self._held_bytes + sum(other._held_bytes for other in self._beside if other.placed) > most_bytes:
+            for other in self._beside:
+                if other is not self:
+                    other.vacate()
         spacer = torch.empty(
             (1 + secrets.randbelow(_SPACER_PAGES)) << 21, dtype=torch.uint8, device=self.backend.device
         )

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kerneltune.tools.backends.base import GpuSample
@@ -11,12 +11,15 @@ from kerneltune.tools.backends.runner_messages import Shares
 from kerneltune.tools.judge.timing.gpu_use import GpuUse, why_not_timed
 from kerneltune.tools.judge.timing.statistics import (
     Agreement,
+    CaseSessions,
     MemoizationFinding,
     Reading,
     RoundSeries,
     comparisons_over,
     floor_us,
     timing_over,
+    weighted_comparisons,
+    weighted_timing,
 )
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.gpus import Ceilings, gpu_named, speed_of_light
@@ -26,12 +29,14 @@ from kerneltune.tools.schema.verdict import (
     NOT_TIMED,
     PROTOCOL_VERSION,
     CaseResult,
+    CaseTime,
     Cause,
     Comparison,
     LaunchTime,
     Status,
     Tier,
     Verdict,
+    losses_in_words,
     standing_for,
 )
 
@@ -238,6 +243,45 @@ def build_verdict(
         tier=tier,
         receipt=receipt,
         pending=context.pending,
+    )
+
+
+@dataclass(frozen=True)
+class CaseRuns:
+    """What was measured of one weighted case: its timing runs, each in a runner process of its own."""
+
+    case: str
+    weight: float
+    timed_runs: Sequence[TimingResult]
+    context: TimingContext
+
+
+def over_cases(raced: Sequence[CaseRuns], verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict over several weighted cases, of which each was found `correct`; the first is the main one. Its score
+    is sum(weight x median time) / sum(weights). Its receipt is the main case's, with the others' in it."""
+    each = [CaseSessions(its.weight, [timed.series for timed in its.timed_runs]) for its in raced]
+    first, total_us = verdicts[0], sum(case.total_us for case in each)
+    pending = tuple(dict.fromkeys(name for its in raced for name in its.context.pending))
+    resolution = max(its.context.resolution for its in raced)
+    case_times = tuple(
+        CaseTime(its.case, its.weight, v.timing, v.comparisons, v.sol_fraction)
+        for its, v in zip(raced, verdicts, strict=True)
+        if v.timing is not None
+    )
+    comparisons = weighted_comparisons(each)
+    found = sentence(comparisons, replace(raced[0].context, resolution=resolution, pending=pending))
+    others = {its.case: v.receipt for its, v in zip(raced[1:], verdicts[1:], strict=True)}
+    return replace(
+        first,
+        detail="; ".join(filter(None, (f"{found} over {len(raced)} weighted cases", losses_in_words(case_times)))),
+        cases=tuple(result for v in verdicts for result in v.cases),
+        timing=weighted_timing(each, sum(v.timing.n_launches for v in verdicts if v.timing)),
+        comparisons=comparisons,
+        coverage=sum(c.total_us * (v.coverage or 0.0) for c, v in zip(each, verdicts, strict=True)) / total_us,
+        sol_fraction=sum(its.weight * its.context.roofline.us for its in raced) / total_us,
+        receipt={**first.receipt, "aa_resolution": resolution, "weighted_cases": others},
+        pending=pending,
+        case_times=case_times,
     )
 
 

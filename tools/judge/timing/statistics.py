@@ -10,7 +10,7 @@ inputs that it has seen before (memoization).
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -74,11 +74,27 @@ def bootstrap_median(values: Sequence[float], *, seed: int = 0, resamples: int =
 def nested_median(groups: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = _RESAMPLES) -> Interval:
     """The median of the groups' medians, and its 95 % interval when groups are resampled and then the values inside
     each: what differs from process to process (where memory lies) widens it. Raises ValueError without values."""
-    if not groups or not all(groups):
+    return weighted_mean([(1.0, groups)], seed=seed, resamples=resamples)
+
+
+def weighted_mean(
+    cases: Sequence[tuple[float, Sequence[Sequence[float]]]],
+    value_of: Callable[[float], float] = float,
+    *,
+    seed: int = 0,
+    resamples: int = _RESAMPLES,
+) -> Interval:
+    """sum(weight x value) / sum(weights) over cases, where a case's value is `value_of` the median of its groups'
+    medians; and its 95 % interval, for which every case is resampled by itself. Raises ValueError without values."""
+    if not cases or not all(groups and all(groups) for _, groups in cases):
         raise ValueError("no values to take a median of")
-    rng = random.Random(seed)
-    medians = sorted(_resampled(groups, rng) for _ in range(resamples))
-    return Interval(_centre(groups), medians[int(0.025 * resamples)], medians[int(0.975 * resamples) - 1])
+    whole, rng = sum(weight for weight, _ in cases), random.Random(seed)
+
+    def mean(median_of: Callable[[Sequence[Sequence[float]]], float]) -> float:
+        return sum(weight * value_of(median_of(groups)) for weight, groups in cases) / whole
+
+    means = sorted(mean(lambda groups: _resampled(groups, rng)) for _ in range(resamples))
+    return Interval(mean(_centre), means[int(0.025 * resamples)], means[int(0.975 * resamples) - 1])
 
 
 def _centre(groups: Sequence[Sequence[float]]) -> float:
@@ -213,6 +229,45 @@ def _comparison(sessions: Sequence[RoundSeries], baseline: str) -> Comparison:
     ratio = ratio_over(sessions, baseline)
     us = _centre(_times_us(sessions, baseline))  # an interval of it takes 4 ms, and nobody asks for it
     return Comparison(baseline, us, math.exp(ratio.median), math.exp(ratio.low), math.exp(ratio.high))
+
+
+@dataclass(frozen=True)
+class CaseSessions:
+    """The rounds of one weighted case, a series for each runner process."""
+
+    weight: float
+    sessions: Sequence[RoundSeries]
+
+    def times_us(self, arm: str) -> list[list[float]]:
+        """Times per launch of an arm's blocks, a list for each process."""
+        return _times_us(self.sessions, arm)
+
+    @property
+    def total_us(self) -> float:
+        """Weight x the candidate's time: its part of the score."""
+        return self.weight * _centre(self.times_us(CANDIDATE))
+
+
+def weighted_timing(cases: Sequence[CaseSessions], n_launches: int) -> Timing:
+    """The score: the weighted mean of the cases' times."""
+    us = weighted_mean([(c.weight, c.times_us(CANDIDATE)) for c in cases])
+    n_blocks = sum(2 * len(s.kept) for c in cases for s in c.sessions)
+    return Timing(us.median, us.low, us.high, n_blocks, n_launches)
+
+
+def weighted_comparisons(cases: Sequence[CaseSessions]) -> tuple[Comparison, ...]:
+    """Against each baseline that all cases have, the fastest first: the weighted time of the baseline over that of the
+    candidate, where each case's ratio is the paired one. So a case counts as much as the candidate's time in it."""
+    names = [b for b in cases[0].sessions[0].baselines if all(b in c.sessions[0].baselines for c in cases)]
+    return tuple(sorted((_weighted_comparison(cases, name) for name in names), key=lambda c: c.baseline_us))
+
+
+def _weighted_comparison(cases: Sequence[CaseSessions], baseline: str) -> Comparison:
+    logs = [(c.total_us, [[r.log_ratio(baseline) for r in s.kept] for s in c.sessions]) for c in cases]
+    ratio = weighted_mean(logs, math.exp)
+    whole = sum(c.weight for c in cases)
+    us = sum(c.weight * _centre(c.times_us(baseline)) for c in cases) / whole
+    return Comparison(baseline, us, ratio.median, ratio.low, ratio.high)
 
 
 def resolution(pairs: Sequence[Round], first: str, second: str, group: int = 1) -> float:

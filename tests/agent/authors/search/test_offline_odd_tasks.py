@@ -1,9 +1,11 @@
 """Task files that are not the usual float32 in, float32 out: each gets a right candidate, or a reason in words."""
 
+import importlib
 import json
 from functools import cache
 
 import pytest
+import torch
 
 from kerneltune.tools.schema.codec import Json
 from tests.agent.authors.search.offline_bench import checked, run
@@ -198,3 +200,24 @@ def test_attributes_that_differ_between_cases_are_found_by_path() -> None:
     assert varying({}) == {}
     assert different_tensors([]) == []
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # as TorchInductor is imported
+@pytest.mark.parametrize("eps", [1e-6, None])
+def test_gradients_of_rms_norm_are_lowered_so_that_huge_inputs_have_them(eps: float | None) -> None:
+    """As the operator that PyTorch has on a GPU. A kernel of a CPU's, with the cube of 1/rms, was wrong on an H200."""
+    inductor = importlib.import_module("kerneltune.agent.authors.search.inductor")
+    torch.manual_seed(0)
+    x, weight, gradient = torch.randn(8, 77) * 2.0**50, torch.randn(77), torch.randn(8, 77)
+
+    def gradients(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        *primals, cotangent = given
+        pull = torch.func.vjp(lambda x, w: torch.nn.functional.rms_norm(x, (77,), w, eps), *primals)[1]
+        found: tuple[torch.Tensor, ...] = pull(cotangent)
+        return found
+
+    wanted = gradients(x.double(), weight.double(), gradient.double())
+    with inductor.written_out():
+        found = gradients(x, weight, gradient)
+    for one, other in zip(found, wanted, strict=True):
+        assert float((one.double() - other).abs().max() / other.abs().max()) < 1e-6
