@@ -36,7 +36,7 @@ PARTS: tuple[tuple[str, str, str], ...] = (
     ("judge.timing.gpu_use", "GpuWatch", "seen looked wait"),
     ("judge.timing.timing_run", "TimingRun", "_start _capture _measure_slope _probe _rounds _check_clocks"),
     ("judge.correctness.problem", "LoadedCase", "draw inputs expectation"),
-    ("backends.base", "Watch", "__enter__ __exit__ clocks reasons since"),
+    ("backends.base", "ClockWatch", "__enter__ __exit__ clocks reasons since"),
 )  # fmt: skip
 
 
