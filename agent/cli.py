@@ -20,6 +20,7 @@ from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 
 from kerneltune.agent.commands.run import run
 from kerneltune.agent.models.types import LlmError
+from kerneltune.agent.settings import flag_of
 from kerneltune.tools.schema.codec import one_line, plain
 from kerneltune.tools.schema.errors import NO_ROOM, GpuLost, KerneltuneError, Unfit, UsageError
 
@@ -72,7 +73,7 @@ app = _Commands(
     name="optimize",
     help="Find the fastest GPU kernel for a PyTorch task and verify it.",
     help_format="plaintext",
-    default_parameter=Parameter(show_default=False),
+    default_parameter=Parameter(show_default=False, name_transform=flag_of),
     suppress_keyboard_interrupt=False,  # who presses Ctrl-C is told how to go on
     help_epilogue="""
 Examples:

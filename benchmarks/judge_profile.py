@@ -22,7 +22,7 @@ from kerneltune.tools.judge.service import session
 PARTS: tuple[tuple[str, str, str], ...] = (
     ("judge.service.session", "", "name_of images_of"),
     ("judge.service.tiers", "", "build_verdict plan_hash concluded"),
-    ("judge.service.quick_check", "QuickCheck", "verdict _case renew"),
+    ("judge.service.tiers", "QuickCheck", "verdict _case renew"),
     ("judge.execution.correctness_run", "PlanChecker", "_load _repeated _looked_into close"),
     ("judge.execution.correctness_run", "", "compare_in_parts same_bits images_for"),
     ("judge.execution.guard_pages", "GuardedMemory", "__init__ share lay harmed kept outputs close"),
@@ -36,7 +36,7 @@ PARTS: tuple[tuple[str, str, str], ...] = (
     ("judge.timing.gpu_use", "GpuWatch", "seen looked wait"),
     ("judge.timing.timing_run", "TimingRun", "_start _capture _measure_slope _probe _rounds _check_clocks"),
     ("judge.correctness.problem", "LoadedCase", "draw inputs expectation"),
-    ("backends.base", "Watch", "__enter__ __exit__ clocks reasons since"),
+    ("backends.base", "ClockWatch", "__enter__ __exit__ clocks reasons since"),
 )  # fmt: skip
 
 

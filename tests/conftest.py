@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Tests press Ctrl-C on processes that they start. A shell that started this one in the background, or nohup, has
     SIGINT ignored, and children inherit that.
 
-    What is not marked `gpu` is about a machine without one, and starts its commands in forks, where CUDA cannot begin."""
+    What is not marked `gpu` is about a machine without one, and starts commands in forks, where CUDA cannot begin."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if "not gpu" in config.getoption("markexpr", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -45,6 +45,12 @@ TrustTask = Annotated[
 Counters = Annotated[
     bool | None, Parameter(help="Have ncu count what kernels judged in full do on the GPU.", negative="")
 ]
+MovedTask = Annotated[str | None, Parameter(help="The run's task file, if it lies elsewhere now.")]
+NewTask = Annotated[
+    Path | None,
+    Parameter(metavar="FILE", name=["--output", "-o"], help="The task file to write; NAME_task.py by default."),
+]
+Overwrite = Annotated[bool, Parameter(help="Replace the file if there is one.", negative="")]
 RunsDir = Annotated[Path | None, Parameter(metavar="DIR", help="Where runs are kept.")]
 VerdictName = Literal[
     "accepted", "correct", "checked", "unchecked", "wrong", "compile_failed", "crashed", "timed_out", "rejected",

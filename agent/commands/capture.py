@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from rich.text import Text
 
 import kerneltune
-from kerneltune.agent.commands import AsJson
+from kerneltune.agent.commands import AsJson, NewTask, Overwrite
 from kerneltune.agent.settings import environment_of_python
 from kerneltune.agent.view.output import columns, say, standard_page
 from kerneltune.agent.view.text import plural
@@ -51,11 +51,8 @@ def capture(
             help="A module's class, or MODULE.NAME of a function that the program imports; else all classes.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        Parameter(metavar="FILE", name=["--output", "-o"], help="The task file to write; NAME_task.py by default."),
-    ] = None,
-    overwrite: Annotated[bool, Parameter(help="Replace the file if there is one.", negative="")] = False,
+    output: NewTask = None,
+    overwrite: Overwrite = False,
     json: AsJson = False,
 ) -> int:
     """Run a program, and write a task from how it calls a function or module.

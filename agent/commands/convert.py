@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from kerneltune.agent.commands import AsJson
+from kerneltune.agent.commands import AsJson, Overwrite
 from kerneltune.agent.view.output import standard_page
 from kerneltune.tools.schema.codec import one_line, read_file, shell_word
 from kerneltune.tools.schema.errors import UsageError
@@ -35,7 +35,7 @@ def convert(
         Path | None,
         Parameter(metavar="FILE", name=["--output", "-o"], help="The file to write; NAME_cuda.py by default."),
     ] = None,
-    overwrite: Annotated[bool, Parameter(help="Replace the file if there is one.", negative="")] = False,
+    overwrite: Overwrite = False,
     json: AsJson = False,
 ) -> int:
     """Write a candidate from CUDA C++ with a launcher.

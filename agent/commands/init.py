@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from kerneltune.agent.commands import AsJson, Dtype, Shape
+from kerneltune.agent.commands import AsJson, Dtype, NewTask, Overwrite, Shape
 from kerneltune.agent.commands.tasks import CheckedTask, checked_task, print_check
 from kerneltune.agent.view.output import standard_page
 from kerneltune.tools.schema.codec import one_line, read_file, shell_word
@@ -40,18 +40,14 @@ written, with your code in it, in a process of its own, as every run does.
 @command.default
 def init(
     source: Annotated[
-        str | None,
-        Parameter(help="FILE.py:NAME of a function or nn.Module; without it, a template."),
+        str | None, Parameter(help="FILE.py:NAME of a function or nn.Module; without it, a template.")
     ] = None,
     /,
     *,
-    output: Annotated[
-        Path | None,
-        Parameter(metavar="FILE", name=["--output", "-o"], help="The task file to write; NAME_task.py by default."),
-    ] = None,
+    output: NewTask = None,
     shape: Shape = (),
     dtype: Dtype = None,
-    overwrite: Annotated[bool, Parameter(help="Replace the file if there is one.", negative="")] = False,
+    overwrite: Overwrite = False,
     check: Annotated[bool, Parameter(help="Check the task that was written.")] = True,
     json: AsJson = False,
 ) -> int:

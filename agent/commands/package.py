@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from kerneltune.agent.commands import AsJson, RunsDir, TrustTask, require_record
+from kerneltune.agent.commands import AsJson, MovedTask, RunsDir, TrustTask, require_record
 from kerneltune.agent.record.folder import is_plain, packaged_attempts, write_whole
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view.output import LineWriter, say
@@ -69,7 +69,7 @@ def package(
     backward: Annotated[
         str | None, Parameter(metavar="ATTEMPT", help="The kernel of its gradients, of a run with --backward.")
     ] = None,
-    task: Annotated[str | None, Parameter(help="The run's task file, if it lies elsewhere now.")] = None,
+    task: MovedTask = None,
     trust_task: TrustTask = False,
     runs_dir: RunsDir = None,
     json: AsJson = False,

@@ -27,7 +27,7 @@ from kerneltune.agent.commands import (
 )
 from kerneltune.agent.models.providers import OFFLINE, REPLAY, SPELLINGS, parse
 from kerneltune.agent.models.types import Effort
-from kerneltune.agent.settings import Environment, Language, Settings, Strategy, chosen_settings, environment
+from kerneltune.agent.settings import Language, Settings, Strategy, chosen_settings, environment
 from kerneltune.agent.view.output import say
 from kerneltune.tools.schema.codec import shell_word
 from kerneltune.tools.schema.errors import StoreError, UsageError
@@ -36,124 +36,80 @@ if TYPE_CHECKING:
     from kerneltune.agent.commands.lifecycle import RunOutcome
     from kerneltune.agent.view.plain import NextCommand
 
-_WHAT, _AUTHOR = Group("What", sort_key=1), Group("Who writes the kernels", sort_key=2)
-_STOP, _HOW = Group("When to stop", sort_key=3), Group("How it is judged", sort_key=4)
-_SHOWN = Group("What is shown", sort_key=5)
+_what, _author, _stop, _how, _shown = (
+    partial(Parameter, group=Group(title, sort_key=place))
+    for place, title in enumerate(
+        ("What", "Who writes the kernels", "When to stop", "How it is judged", "What is shown"), start=1
+    )
+)
 
 
 def run(
     *,
-    task: Annotated[Task | None, Parameter(group=_WHAT)] = None,
+    task: Annotated[Task | None, _what()] = None,
     resume: Annotated[
-        str | None,
-        Parameter(
-            metavar="RUN",
-            group=_WHAT,
-            help="Go on with this run, or the only one whose id starts so.",
-        ),
+        str | None, _what(metavar="RUN", help="Go on with this run, or the only one whose id starts so.")
     ] = None,
-    trust_task: Annotated[TrustTask, Parameter(group=_WHAT)] = False,
-    shape: Annotated[Shape, Parameter(group=_WHAT)] = (),
-    dtype: Annotated[Dtype, Parameter(group=_WHAT)] = None,
+    trust_task: Annotated[TrustTask, _what()] = False,
+    shape: Annotated[Shape, _what()] = (),
+    dtype: Annotated[Dtype, _what()] = None,
     backward: Annotated[
-        bool, Parameter(group=_WHAT, help="Optimise the gradients of the task, as a task of its own.", negative="")
+        bool, _what(help="Optimise the gradients of the task, as a task of its own.", negative="")
     ] = False,
-    model: Annotated[
-        str | None,
-        Parameter(
-            metavar="MODEL",
-            group=_AUTHOR,
-            help=f"{SPELLINGS}.",
-        ),
-    ] = None,
+    model: Annotated[str | None, _author(metavar="MODEL", help=f"{SPELLINGS}.")] = None,
     base_url: Annotated[
-        str | None,
-        Parameter(metavar="URL", group=_AUTHOR, help="The model's server, such as http://localhost:8000/v1."),
+        str | None, _author(metavar="URL", help="The model's server, such as http://localhost:8000/v1.")
     ] = None,
     retry_time_s: Annotated[
-        int | None,
-        Parameter(
-            name="--retry-time",
-            metavar="SECONDS",
-            group=_AUTHOR,
-            help="Keep asking a model whose provider fails for so long (900).",
-        ),
+        int | None, _author(metavar="SECONDS", help="Keep asking a model whose provider fails for so long (900).")
     ] = None,
-    effort: Annotated[Effort | None, Parameter(group=_AUTHOR, help="How hard the model thinks.")] = None,
+    effort: Annotated[Effort | None, _author(help="How hard the model thinks.")] = None,
     strategy: Annotated[
-        Strategy | None,
-        Parameter(group=_AUTHOR, help="refine one conversation, best-of independent ones, or evolve a population."),
+        Strategy | None, _author(help="refine one conversation, best-of independent ones, or evolve a population.")
     ] = None,
-    language: Annotated[Language | None, Parameter(group=_AUTHOR, help="What the kernels are written in.")] = None,
+    language: Annotated[Language | None, _author(help="What the kernels are written in.")] = None,
     from_: Annotated[
         str | None,
-        Parameter(
-            name="--from",
-            metavar="START",
-            group=_AUTHOR,
-            help="Begin with it: nothing, best (of the record), RUN/NUMBER, FILE.py or FILE.ptx.",
-        ),
+        _author(metavar="START", help="Begin with it: nothing, best (of the record), RUN/NUMBER, FILE.py or FILE.ptx."),
     ] = None,
-    max_attempts: Annotated[
-        int | None, Parameter(metavar="N", group=_STOP, help="Stop after this many attempts.")
-    ] = None,
+    max_attempts: Annotated[int | None, _stop(metavar="N", help="Stop after this many attempts.")] = None,
     max_time_s: Annotated[
         float | None,
-        Parameter(
-            name="--max-time",
+        _stop(
             metavar="SECONDS",
-            group=_STOP,
             help="Begin no attempt after this many seconds; start, what is under way and the end come on top.",
         ),
     ] = None,
     max_cost_usd: Annotated[
-        float | None,
-        Parameter(
-            name="--max-cost", metavar="DOLLARS", group=_STOP, help="Stop before the model has cost more dollars."
-        ),
+        float | None, _stop(metavar="DOLLARS", help="Stop before the model has cost more dollars.")
     ] = None,
     patience: Annotated[
-        int | None, Parameter(metavar="N", group=_STOP, help="Stop after this many attempts without a new best.")
+        int | None, _stop(metavar="N", help="Stop after this many attempts without a new best.")
     ] = None,
     target_speedup: Annotated[
-        float | None,
-        Parameter(metavar="FACTOR", group=_STOP, help="Stop when the best beats every baseline by this factor."),
+        float | None, _stop(metavar="FACTOR", help="Stop when the best beats every baseline by this factor.")
     ] = None,
     target_sol: Annotated[
-        float | None,
-        Parameter(
-            metavar="FRACTION", group=_STOP, help="Stop when the best reaches this fraction of the speed of light."
-        ),
+        float | None, _stop(metavar="FRACTION", help="Stop when the best reaches this fraction of the speed of light.")
     ] = None,
-    tier: Annotated[Tier, Parameter(group=_HOW)] = None,
-    counters: Annotated[Counters, Parameter(group=_HOW)] = None,
-    confirm: Annotated[
-        bool | None, Parameter(group=_HOW, help="Judge the best again at the end, in fresh processes.")
-    ] = None,
-    width: Annotated[Width, Parameter(group=_HOW)] = None,
-    seed: Annotated[int | None, Parameter(metavar="N", group=_AUTHOR, help="Seed of the author's search.")] = None,
-    warm_start: Annotated[
-        bool | None,
-        Parameter(group=_AUTHOR, help="Start a search from earlier results on this GPU."),
-    ] = None,
+    tier: Annotated[Tier, _how()] = None,
+    counters: Annotated[Counters, _how()] = None,
+    confirm: Annotated[bool | None, _how(help="Judge the best again at the end, in fresh processes.")] = None,
+    width: Annotated[Width, _how()] = None,
+    seed: Annotated[int | None, _author(metavar="N", help="Seed of the author's search.")] = None,
+    warm_start: Annotated[bool | None, _author(help="Start a search from earlier results on this GPU.")] = None,
     lessons: Annotated[
-        bool | None,
-        Parameter(group=_AUTHOR, help="Tell a model what predictions of earlier runs on this GPU came to."),
+        bool | None, _author(help="Tell a model what predictions of earlier runs on this GPU came to.")
     ] = None,
-    arch: Annotated[Arch, Parameter(group=_HOW)] = None,
-    runs_dir: Annotated[RunsDir, Parameter(group=_WHAT)] = None,
-    json: Annotated[AsLines, Parameter(group=_SHOWN)] = False,
-    plain: Annotated[
-        bool, Parameter(group=_SHOWN, help="Print one line per event instead of the live screen.", negative="")
-    ] = False,
-    allow_unsandboxed: Annotated[Unsandboxed, Parameter(group=_HOW)] = None,
+    arch: Annotated[Arch, _how()] = None,
+    runs_dir: Annotated[RunsDir, _what()] = None,
+    json: Annotated[AsLines, _shown()] = False,
+    plain: Annotated[bool, _shown(help="Print one line per event instead of the live screen.", negative="")] = False,
+    allow_unsandboxed: Annotated[Unsandboxed, _how()] = None,
 ) -> int:
     """Optimise a task: write kernels, trace, compile, check, time and rank them, and store every attempt."""
     given = locals()
-    flags = ("json", "plain", "trust_task", "shape", "backward")
-    if not (json or plain or trust_task or shape or backward) and all(
-        value is None for name, value in given.items() if name not in flags
-    ):
+    if given == run.__kwdefaults__:
         from kerneltune.agent.commands.first_page import print_first_page
 
         print_first_page(chosen_settings({}), environment())
@@ -164,7 +120,7 @@ def run(
     task = _written(task, shape, dtype)
     if backward:
         task = _of_gradients(task)
-    return _run_shown(task, resume, settings, environment(), json=json, plain=plain, trust_task=trust_task)
+    return _run_shown(task, resume, settings, json=json, plain=plain, trust_task=trust_task)
 
 
 def _written(task: str | None, shape: tuple[str, ...], dtype: str | None) -> str | None:
@@ -192,14 +148,7 @@ def _of_gradients(task: str | None) -> str:
 
 
 def _run_shown(
-    task: str | None,
-    resume: str | None,
-    settings: Settings,
-    environment: Environment,
-    *,
-    json: bool,
-    plain: bool,
-    trust_task: bool,
+    task: str | None, resume: str | None, settings: Settings, *, json: bool, plain: bool, trust_task: bool
 ) -> int:
     """Run or resume, shown in the way that fits whoever looks; returns the exit code."""
     began_s = time.monotonic()
@@ -209,7 +158,8 @@ def _run_shown(
     from kerneltune.agent.view.live import LiveView, close_view, open_view
     from kerneltune.agent.view.output import can_show_screen, choose_view
 
-    choice = choose_view(environment, is_terminal=can_show_screen(sys.stderr), json=json, plain=plain)
+    here = environment()
+    choice = choose_view(here, is_terminal=can_show_screen(sys.stderr), json=json, plain=plain)
     _refuse_misspelt(task, resume, settings)
     controls = Controls()
     view = open_view(choice, controls)
@@ -226,10 +176,10 @@ def _run_shown(
                 from kerneltune.agent.commands.lifecycle import resume_run, run_task
 
                 if resume is None:
-                    outcome = run_task(str(task), settings, environment, view, controls, warming)
+                    outcome = run_task(str(task), settings, here, view, controls, warming)
                 else:
                     outcome = resume_run(
-                        resume, settings, environment, view, controls, warming, task=task, trust_task=trust_task
+                        resume, settings, here, view, controls, warming, task=task, trust_task=trust_task
                     )
             took_s = time.monotonic() - began_s
             if isinstance(view, LiveView) and outcome.why not in (StopReason.INTERRUPTED, StopReason.STOPPED):

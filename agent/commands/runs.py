@@ -28,10 +28,7 @@ Examples:
 def runs(
     *,
     task: Annotated[str | None, Parameter(metavar="TASK", help="Only runs of this task.")] = None,
-    model: Annotated[
-        str | None,
-        Parameter(metavar="NAME", help="Only runs whose author's name contains this."),
-    ] = None,
+    model: Annotated[str | None, Parameter(metavar="NAME", help="Only runs whose author's name contains this.")] = None,
     verdict: Verdict = None,
     min_speedup: MinSpeedup = None,
     limit: Annotated[int, Parameter(metavar="N", help="At most this many; 20 by default.")] = _LIMIT,

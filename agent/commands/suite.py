@@ -51,7 +51,7 @@ Name = Annotated[
 BaseUrl = Annotated[str | None, Parameter(metavar="URL", help="The models' server.")]
 ModelEffort = Annotated[Effort | None, Parameter(help="How hard models think.")]
 Kernels = Annotated[Language | None, Parameter(help="What the kernels are written in.")]
-Dollars = Annotated[float | None, Parameter(name="--max-cost", metavar="DOLLARS", help="Dollars for the whole suite.")]
+Dollars = Annotated[float | None, Parameter(metavar="DOLLARS", help="Dollars for the whole suite.")]
 Ray = Annotated[
     str,
     Parameter(metavar="ADDRESS", help="Judge on the GPUs of a Ray cluster, side by side: auto, or HOST:PORT."),
@@ -83,9 +83,7 @@ def suite(
         str, Parameter(metavar="TASK=W,…", help="What the headroom of a task counts, where that is not 1.")
     ] = "",
     max_attempts: Annotated[int | None, Parameter(metavar="N", help="Attempts for the whole suite.")] = None,
-    max_time_s: Annotated[
-        float | None, Parameter(name="--max-time", metavar="SECONDS", help="Seconds for the whole suite.")
-    ] = None,
+    max_time_s: Annotated[float | None, Parameter(metavar="SECONDS", help="Seconds for the whole suite.")] = None,
     max_cost_usd: Dollars = None,
     patience: Annotated[
         int | None, Parameter(metavar="N", help="A run ends after this many attempts without a new best.")

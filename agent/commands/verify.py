@@ -18,6 +18,7 @@ from kerneltune.agent.attempt import GivenFile
 from kerneltune.agent.commands import (
     Arch,
     AsJson,
+    MovedTask,
     NoColour,
     RunsDir,
     Tier,
@@ -64,7 +65,7 @@ def verify(
     ],
     /,
     *,
-    task: Annotated[str | None, Parameter(help="The run's task file, if it lies elsewhere now.")] = None,
+    task: MovedTask = None,
     trust_task: TrustTask = False,
     tier: Tier = None,
     arch: Arch = None,

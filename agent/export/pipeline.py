@@ -76,7 +76,7 @@ class Exporter:
             self._survey()
         with DataFiles(folder, recipe.form, columns(self._rewards)) as files:
             written = WrittenRows(filtered={f.name: 0 for f in recipe.formats})
-            talking = any(f.conversations for f in recipe.formats) or self._filters("thinking")
+            talking = any(f.conversations for f in recipe.formats) or self._filters_thinking()
             cases = any(f.cases for f in recipe.formats)
             for trajectory in self._trajectories("writing", conversations=talking, cases=cases):
                 self._write_run(trajectory, files, written)
@@ -93,15 +93,15 @@ class Exporter:
 
     def _survey(self) -> None:
         """Formats that survey see every run: of what they compare, only what passes."""
-        for trajectory in self._trajectories("comparing runs", conversations=self._filters("thinking")):
+        for trajectory in self._trajectories("comparing runs", conversations=self._filters_thinking()):
             facts = self._facts(trajectory)
             kept = replace(trajectory, attempts=tuple(self._kept(trajectory.attempts, facts)))
             for made_by in self._recipe.formats:
                 if made_by.surveys and (not made_by.about_tasks or self._passes(None, facts)):
                     made_by.survey(trajectory if made_by.whole_runs else kept)
 
-    def _filters(self, name: str) -> bool:
-        return any(name in spec for spec in self._recipe.where)
+    def _filters_thinking(self) -> bool:
+        return any("thinking" in spec for spec in self._recipe.where)
 
     def _trajectories(self, stage: str, *, conversations: bool, cases: bool = False) -> Iterator[Trajectory]:
         for trajectory in self._store.trajectories(

@@ -239,7 +239,7 @@ def write_best(folder: Path, attempt: Attempt, run: RunStarted, task: TaskSpec) 
         make_private(folder)
         write_whole(path, (header(attempt, run, task) + source).encode())
         try:
-            write_whole(beside, packaged_attempt(attempt, run, task).encode())
+            write_whole(beside, packaged_attempts([(attempt, run, task)]).encode())
         except CannotPackage:
             beside.unlink(missing_ok=True)  # an earlier best
     except OSError as error:
@@ -247,18 +247,12 @@ def write_best(folder: Path, attempt: Attempt, run: RunStarted, task: TaskSpec) 
     return path
 
 
-def packaged_attempt(attempt: Attempt, run: RunStarted, task: TaskSpec, module: str = "") -> str:
-    """An accepted attempt as a file that can be put into a model. `module`: by what name it will be imported. Raises
-    CannotPackage."""
-    return packaged_attempts([(attempt, run, task)], module)
-
-
 Accepted = tuple[Attempt, RunStarted, TaskSpec]
 
 
 def packaged_attempts(accepted: Sequence[Accepted], module: str = "", backward: Sequence[Accepted] = ()) -> str:
-    """Several of them, of one op, as one file, which chooses by shape. `backward`: those of its gradients. Raises
-    CannotPackage."""
+    """Accepted attempts of one op as one file that can be put into a model, which chooses by shape. `module`: by what
+    name it will be imported; `backward`: those of its gradients. Raises CannotPackage."""
     from kerneltune.tools.package.write import VerifiedKernel, packaged
 
     every = [*accepted, *backward]

@@ -124,22 +124,25 @@ def _of(style: str) -> str:
     return f' class="{style}"' if style else ""
 
 
-def legend(entries: Sequence[tuple[str, str, str]], x: float, y: float, width: float) -> tuple[list[str], float]:
+_LEGEND_X = 12.0
+
+
+def legend(entries: Sequence[tuple[str, str, str]], y: float, width: float) -> tuple[list[str], float]:
     """(mark, style, words) beside each other in as many rows as they need; and where the last row stands."""
-    out, at = [], x
+    out, at = [], _LEGEND_X
     for kind, style, said in entries:
         need = 24 + _LETTER * len(said)
-        if at + need > width and at > x:
-            at, y = x, y + 19
+        if at + need > width and at > _LEGEND_X:
+            at, y = _LEGEND_X, y + 19
         drawn = line(at, y - 4, at + 12, y - 4, style) if kind == "line" else marks(kind, [(at + 6, y - 4)], style)
         out += [drawn, text(at + 17, y, said, style="dim")]
         at += need + 8
     return out, y
 
 
-def grid_y(scale: Scale, left: float, right: float, form: str, *, most: int = 6, unit: str = "") -> Iterator[str]:
+def grid_y(scale: Scale, left: float, right: float, form: str, unit: str = "") -> Iterator[str]:
     """Horizontal lines with their values at the left."""
-    for value in scale.ticks(most):
+    for value in scale.ticks(6):
         y = scale(value)
         yield line(left, y, right, y)
         yield text(left - 8, y + 4, f"{value:{form}}{unit}", style="dim", anchor="end")
@@ -219,7 +222,7 @@ def _speedups(timed: Sequence[Timed], across: Scale, width: float) -> Iterator[s
     log = max(values) / min(values) > _LOG_SPEEDUPS_FROM
     tiers = {a.tier or "judged": timed_mark(a) for a, _ in timed}
     key = [(*tiers[tier], tier) for tier in ("screened", "judged", "confirmed") if tier in tiers]
-    entries, y = legend([*key, ("line", "stairs", "best so far")], 12, 18, width)
+    entries, y = legend([*key, ("line", "stairs", "best so far")], 18, width)
     scale = Scale(*around(values, log=log), 296, y + 22, log)
     yield from entries
     yield from grid_y(scale, across.start, across.end, "g", unit="x")
@@ -277,7 +280,7 @@ def _strip(others: Sequence[Attempt], across: Scale, top: float, width: float) -
     if not others:
         return [], top - 16
     statuses = list(dict.fromkeys(a.status for a in others))
-    body, y = legend([(look(s).mark, look(s).css, look(s).name) for s in statuses], 12, top + 14, width)
+    body, y = legend([(look(s).mark, look(s).css, look(s).name) for s in statuses], top + 14, width)
     many = len(others) > MOST_TITLED
     y += 22
     for i, status in enumerate(statuses):

@@ -6,7 +6,7 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import cached_property
 from typing import Literal, assert_never
 
-from kerneltune.agent.attempt import Attempt, Expectation, Limits, best
+from kerneltune.agent.attempt import Attempt, Limits, best
 from kerneltune.agent.events import (
     AttemptEvent,
     AttemptSkipped,
@@ -382,13 +382,6 @@ def _fold_attempt(state: ViewState, event: AttemptEvent) -> ViewState:
         case Reflected():
             told = f"{state.number_of(event.attempt_id)} {event.hypothesis}: {event.outcome}"
             return _log(_change(state, event), event.at, "reflection", told)
-
-
-def expectation_of(attempt: Attempt) -> Expectation | None:
-    """The hypothesis that was held against an attempt, else the latest about it; what is expected of its children is
-    another matter."""
-    decided = [e for e in attempt.expectations if e.outcome != "open"]
-    return next(reversed(decided or attempt.expectations), None)
 
 
 def _proposed(state: ViewState, event: Proposed) -> ViewState:

@@ -63,11 +63,9 @@ def body_of(name: str) -> str:
     return OF_MODULE.format(name=name, made=MODULES[name][2], call=MODULES[name][3])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "name",
-    [name if name == "MLP" else pytest.param(name, marks=pytest.mark.slow) for name in (*FUNCTIONS, *MODULES)],
-)
+@pytest.mark.parametrize("name", [*FUNCTIONS, *MODULES])
 def test_an_op_as_it_was_written_gets_a_kernel_that_answers_in_its_place(name: str, tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "agent" / "stories" / "twelve_ops.txt", tmp_path / "mymodel.py")
     shape, dtype = (FUNCTIONS | MODULES)[name][:2]

@@ -122,7 +122,7 @@ class Window:
     throttled: bool
 
 
-class Watch:
+class ClockWatch:
     """Reads the GPU's clock in a thread, so that nobody who measures has to wait for NVML."""
 
     def __init__(self, sampler: Sampler, period_s: float = 0.01) -> None:
@@ -161,7 +161,7 @@ class Watch:
             bits |= reasons
         return bits if told else None
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "ClockWatch":
         self._thread.start()
         return self
 

@@ -86,7 +86,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Capture:
+class GraphCapture:
     """Make a graph of one pass over all slots. The answer is Done."""
 
     kind: Literal["capture"] = "capture"
@@ -142,7 +142,7 @@ class Drop:
     kind: Literal["drop"] = "drop"
 
 
-Request = Load | RunOnce | Setup | Capture | TimedBlock | Replays | Resident | CopyOut | Steps | Drop
+Request = Load | RunOnce | Setup | GraphCapture | TimedBlock | Replays | Resident | CopyOut | Steps | Drop
 
 
 @dataclass(frozen=True)

@@ -201,10 +201,10 @@ class ForkServer:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+    def wait_ready(self) -> None:
         """Block until the fork server is warm. Raises Unfit when it says what it lacks, WorkerError when it did not
         come up."""
-        if not self._ready.wait(timeout_s) or self._ready_failed:
+        if not self._ready.wait(START_TIMEOUT_S) or self._ready_failed:
             if self._lacking:
                 raise Unfit(f"torch or Triton cannot be loaded: {self._lacking}; is memory short (`ulimit -v`)?")
             log = self._origin.log() if self._origin else ""

@@ -107,7 +107,7 @@ def batteries_of(task: TaskSpec, case: str, tier: Tier = "judged") -> tuple[str,
 
     Judged: every case with the task's own, zero-mean and scaled inputs; the main case also with the probes, since a
     kernel may choose another path for it; the rest is shared by the cheapest cases, each battery on one of them.
-    Confirmed: each on all of those. (Screening chooses for itself: `tools.judge.service.quick_check`.)
+    Confirmed: each on all of those. (Screening chooses for itself: `tools.judge.service.tiers`.)
     """
     main = task.main.name
     cheapest = [c.name for c in sorted(task.cases, key=lambda c: (c.bytes_moved + c.flops, c.name))]

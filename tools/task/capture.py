@@ -62,7 +62,7 @@ def bound(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     return found
 
 
-def seen_call(arguments: Mapping[str, Any], times: int = 1, *, values: bool = True) -> SeenCall:
+def seen_call(arguments: Mapping[str, Any], *, values: bool = True) -> SeenCall:
     """A call by what it was given. What is neither a tensor nor a literal is left out: it keeps its default."""
     told: dict[str, SeenTensor | Json] = {}
     for name, value in arguments.items():
@@ -70,7 +70,7 @@ def seen_call(arguments: Mapping[str, Any], times: int = 1, *, values: bool = Tr
             told[name] = seen_tensor(value, values=values)
         elif _is_literal(value):
             told[name] = value
-    return SeenCall(told, times)
+    return SeenCall(told)
 
 
 def _is_literal(value: Any) -> bool:

@@ -55,6 +55,14 @@ _MOST_ADDRESSES = 4096  # a longer table of integers is data
 _RANDOM_SIDE_EFFECT_FREE = ("aten::sym_", "aten::is_", "prim::", "aten::_has_")
 
 
+class CopiedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Fake tensors of which copies are of the same mode. torch's deepcopy of one copies its mode, too, and then refuses
+    to mix the two: so any nn.TransformerEncoder, which copies its layer."""
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> "CopiedFakes":
+        return self
+
+
 @dataclass
 class Tape:
     """Everything recorded so far, of tensors on `device`. Storages are numbered in the order in which they are first

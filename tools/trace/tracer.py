@@ -39,8 +39,7 @@ from kerneltune.tools.schema.plan import Aten, Kernel, Plan, Step, Storage, Tens
 from kerneltune.tools.schema.task import TensorSpec, row_major
 from kerneltune.tools.schema.verdict import Cause, Status
 from kerneltune.tools.trace.build import Recording, Segment, build_plan, reads, writes
-from kerneltune.tools.trace.fakes import CopiedFakes
-from kerneltune.tools.trace.recorder import LaunchLog, Recorder, Tape
+from kerneltune.tools.trace.recorder import CopiedFakes, LaunchLog, Recorder, Tape
 
 MOST_SHOWN = 8
 

@@ -38,7 +38,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from kerneltune.agent.authors.search.clean import InductorKernel, LoweredCode, LoweringFacts, kernel_texts
 from kerneltune.tools.backends import stand_ins
 from kerneltune.tools.schema.codec import Json, encode
-from kerneltune.tools.trace.fakes import CopiedFakes
+from kerneltune.tools.trace.recorder import CopiedFakes
 
 # ---
 # Ends a computation of our own that takes too much processor time.

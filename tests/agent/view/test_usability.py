@@ -1,4 +1,4 @@
-"""Twenty things that a person wants to know or to do, at a narrow and at a wide terminal, with keys and `--help` alone.
+"""Twenty things that a person wants to know or to do, with keys and `--help` alone.
 
 The record is that of `docs/demo`: four runs on an H200. Each task is a question, what is typed, and what answers it.
 """
@@ -46,7 +46,7 @@ ON_THE_SCREEN: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 
 
-@pytest.fixture(params=sorted(SIZES))
+@pytest.fixture
 def terminal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tmux]:
     shutil.copytree(ROOT / "docs" / "demo", tmp_path / "runs")
     tmux = Tmux(tmp_path)
@@ -57,7 +57,8 @@ def terminal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tmux]:
     tmux.ask("kill-server")
 
 
-def test_twenty_tasks_are_done_with_keys_and_help_alone(terminal: Tmux) -> None:
+@pytest.mark.parametrize("terminal", ["narrow"], indirect=True)
+def test_questions_are_answered_and_files_made_by_commands_in_80_columns(terminal: Tmux) -> None:
     for number, (question, line, answer) in enumerate(IN_THE_SHELL):
         terminal.type("clear")
         terminal.ask("clear-history")
@@ -65,7 +66,10 @@ def test_twenty_tasks_are_done_with_keys_and_help_alone(terminal: Tmux) -> None:
         terminal.wait(lambda n=number: f"done-{40 + n}" in terminal.page("-S", "-5000"))  # type: ignore[misc]
         assert answer in " ".join(terminal.page("-J", "-S", "-5000").split()), question
     assert {"r.html", "fast.py", "data", "it.svg"} <= {path.name for path in terminal.folder.iterdir()}
-    terminal.type("clear")
+
+
+@pytest.mark.parametrize("terminal", SIZES, indirect=True)
+def test_questions_are_answered_by_keys_on_a_narrow_and_a_wide_screen(terminal: Tmux) -> None:
     for question, keys, answer in ON_THE_SCREEN:
         for key in keys:
             if key.startswith("$optimize"):

@@ -12,7 +12,6 @@ from kerneltune.tools.judge.timing.statistics import (
     Round,
     RoundSeries,
     agreement,
-    bootstrap_median,
     comparisons_over,
     floor_us,
     kept,
@@ -101,13 +100,13 @@ def test_slow_launches_need_fewer_rounds() -> None:
 
 
 def test_the_bootstrap_of_equal_values_has_no_width() -> None:
-    found = bootstrap_median([3.0] * 10)
+    found = nested_median([[3.0] * 10])
     assert (found.low, found.median, found.high) == (3.0, 3.0, 3.0)
 
 
 def test_a_median_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="no values"):
-        bootstrap_median([])
+        nested_median([[]])
 
 
 def test_the_resolution_is_the_largest_difference_of_equals_but_for_one_in_a_hundred() -> None:
@@ -203,7 +202,7 @@ def test_a_process_without_values_is_refused() -> None:
 def test_the_quick_interval_is_about_as_wide_as_the_bootstrap_s() -> None:
     rng = random.Random(5)
     values = [rng.gauss(0, 0.01) for _ in range(60)]
-    assert quick_half_width(values) == pytest.approx(bootstrap_median(values).half_width, rel=0.6)
+    assert quick_half_width(values) == pytest.approx(nested_median([values]).half_width, rel=0.6)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 20])

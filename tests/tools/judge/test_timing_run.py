@@ -12,9 +12,8 @@ import pytest
 from kerneltune.tools.backends.base import CompiledImage
 from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.judge.correctness.reference_model import free_cached
-from kerneltune.tools.judge.service.quick_check import QuickCheck
 from kerneltune.tools.judge.service.session import JudgeSession
-from kerneltune.tools.judge.service.tiers import CandidateJudge
+from kerneltune.tools.judge.service.tiers import CandidateJudge, QuickCheck
 from kerneltune.tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
 from kerneltune.tools.judge.timing.gpu_use import GpuWatch
 from kerneltune.tools.judge.timing.timing_run import TimingRun

@@ -90,21 +90,13 @@ def descriptor_flags() -> int:
 
 
 class CudaLauncher:
-    """Loads the images at once, so that a kernel which does not fit fails before anything runs.
+    """Loads the images at once, so that a kernel which does not fit fails before anything runs. Raises ReplayError when
+    the modules keep more in variables than MAX_VARIABLE_BYTES."""
 
-    `scratch`: memory for what `scratch_bytes` says, flat uint8; without it, torch's. Raises ReplayError when the
-    modules keep more in variables than MAX_VARIABLE_BYTES.
-    """
-
-    def __init__(
-        self,
-        images: Sequence[CompiledImage],
-        kernels: Sequence[Kernel],
-        scratch: Mapping[tuple[int, str], torch.Tensor] | None = None,
-    ) -> None:
+    def __init__(self, images: Sequence[CompiledImage], kernels: Sequence[Kernel]) -> None:
         self._images, self._flags = images, descriptor_flags()
         self._first = False
-        self._scratch: dict[tuple[int, str], torch.Tensor] = dict(scratch or {})
+        self._scratch: dict[tuple[int, str], torch.Tensor] = {}
         self._loaded = [self._load(i, k) for i, k in zip(images, kernels, strict=True)]
         self._variables = self._found_variables()
 

@@ -17,11 +17,11 @@ from kerneltune.tools.backends.cuda.memory import DeviceBuffer, NotMapped
 from kerneltune.tools.backends.cuda.stage import CheckedPlan, TimedPlan
 from kerneltune.tools.backends.runner_messages import (
     MAX_ROOMS,
-    Capture,
     CopyOut,
     Done,
     Drop,
     Failed,
+    GraphCapture,
     Load,
     Replays,
     Reply,
@@ -81,7 +81,7 @@ def _check(load: Load, cubins: list[bytes], fds: list[int]) -> CheckedPlan:
 
 def _timed(stage: TimedPlan, request: Request) -> Reply:
     match request:
-        case Capture():
+        case GraphCapture():
             stage.capture()
         case CopyOut():
             stage.copy_out()

@@ -201,11 +201,11 @@ class TimedPlan:
         with torch.cuda.stream(self._stream):
             return work()
 
-    def _run_once(self, turn: int) -> None:
+    def _run_once(self) -> None:
         """Every slot once, without a graph."""
 
         def work() -> None:
-            self.reset(turn)
+            self.reset(0)
             self._pass()
             self._copy_out()
 
@@ -215,7 +215,7 @@ class TimedPlan:
     def capture(self) -> None:
         """Make the graph, after one run that loads and allocates."""
         self._graph, self._leftovers = None, []  # torch gives memory back while it captures
-        self._run_once(0)
+        self._run_once()
         self._graph = passes.captured(self._pass, self._stream)
         self._leftovers = [] if self._setup.plan.library_ops else torch_memory()
 
@@ -345,7 +345,7 @@ class TimedPlan:
             passes.cold_passes(1, graph.replay, lambda _: self.reset(turn), self._flush)
             return [[a.elapsed_time(b) * 1e3 for a, b in pairwise(marks)] for marks in events]
 
-        self._run_once(0)
+        self._run_once()
         graph = passes.captured(work, self._stream)
         return group_times([n for _, n in groups], [self._on_stream(partial(steps_us, t)) for t in range(count)])
 
@@ -359,7 +359,7 @@ class TimedPlan:
             for replay, step in pairs:
                 replay.run_step(step)
 
-        self._run_once(0)
+        self._run_once()
         graph = passes.captured(work, self._stream)
         times = self._on_stream(lambda: passes.cold_passes(count, graph.replay, lambda _: None, self._flush))
         return float(sorted(times.pass_us)[count // 2]) / len(self._replays)

@@ -25,7 +25,6 @@ from kerneltune.tools.judge.correctness.float64 import InFloat64
 from kerneltune.tools.judge.correctness.tree import AT_ONCE, Tree, laid_out, leaves, map_leaves, portions, tensors
 from kerneltune.tools.schema.task import BATTERIES, PROBES
 
-Kinds = Mapping[str, str]  # by path of the input: "any", "positive", "special" or "own"
 InDomain = Callable[[Tree], bool]  # whether the reference is defined on these inputs
 
 _SAMPLE = 1 << 20  # elements looked at

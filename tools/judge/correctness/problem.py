@@ -78,7 +78,7 @@ from kerneltune.tools.schema.errors import OutOfMemory, TaskError
 from kerneltune.tools.schema.task import BATTERIES, PROBES, BatchDims, CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Limitation, LimitationKind
 from kerneltune.tools.task.load import MAIN, SMALL, CaseDef, TaskFile, int_constants, visible_source, with_small
-from kerneltune.tools.trace.fakes import CopiedFakes
+from kerneltune.tools.trace.recorder import CopiedFakes
 
 _ATEN = torch.ops.aten
 # Where each operator's arguments after query, key and value say that the mask is causal.

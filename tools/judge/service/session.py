@@ -24,8 +24,7 @@ from kerneltune.tools.judge.correctness.reference_model import free_cached
 from kerneltune.tools.judge.execution.correctness_run import Images, images_for
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink
 from kerneltune.tools.judge.service.admission import too_large
-from kerneltune.tools.judge.service.quick_check import QuickCheck
-from kerneltune.tools.judge.service.tiers import CandidateJudge, VerdictCache, name_of, weighted_us
+from kerneltune.tools.judge.service.tiers import CandidateJudge, QuickCheck, VerdictCache, name_of, weighted_us
 from kerneltune.tools.judge.timing.baselines import keep_compiled
 from kerneltune.tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
 from kerneltune.tools.judge.timing.build_verdict import Refuted

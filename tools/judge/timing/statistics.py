@@ -66,11 +66,6 @@ def palindrome(arms: Sequence[str], rng: random.Random) -> list[str]:
     return order + order[::-1]
 
 
-def bootstrap_median(values: Sequence[float], *, seed: int = 0, resamples: int = _RESAMPLES) -> Interval:
-    """The median and the 95 % interval of the median over resampled values. Raises ValueError without values."""
-    return nested_median([values], seed=seed, resamples=resamples)
-
-
 def nested_median(groups: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = _RESAMPLES) -> Interval:
     """The median of the groups' medians, and its 95 % interval when groups are resampled and then the values inside
     each: what differs from process to process (where memory lies) widens it. Raises ValueError without values."""
@@ -284,17 +279,10 @@ def passes_for(block_s: float, pass_us: float) -> int:
 
 
 _ALONE_BYTES = 2 << 30
+_MOST_SLOTS, _MOST_SLOT_BYTES = 96, 4 << 30
 
 
-def slots_for(
-    footprint_bytes: int,
-    l2_bytes: int,
-    estimate_us: float,
-    *,
-    shared_bytes: int = 0,
-    most: int = 96,
-    most_bytes: int = 4 << 30,
-) -> int:
+def slots_for(footprint_bytes: int, l2_bytes: int, estimate_us: float, *, shared_bytes: int = 0) -> int:
     """How many buffer sets rotate: at least 3 and three times the L2 together, and enough for a pass of 1 ms, within
     a bound of memory. What stays smaller than the L2 is cold all the same: each set is used once per flush. One set of
     over 2 GiB is enough by itself: it leaves nothing of its beginning in any L2. `shared_bytes`, the parameters, are
@@ -304,8 +292,8 @@ def slots_for(
     if footprint > _ALONE_BYTES:
         return 1
     wanted = max(3, -(-3 * l2_bytes // (footprint + shared_bytes)), math.ceil(1000.0 / max(estimate_us, 1.0)))
-    affordable = max(3, most_bytes // footprint)
-    return max(3, min(wanted, affordable, most))
+    affordable = max(3, _MOST_SLOT_BYTES // footprint)
+    return max(3, min(wanted, affordable, _MOST_SLOTS))
 
 
 def floor_us(bytes_moved: int, output_bytes: int, l2_bytes: int, slots: int, bandwidth_gbps: float) -> float:

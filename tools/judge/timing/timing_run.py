@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
-from kerneltune.tools.backends.base import Watch, throttled
+from kerneltune.tools.backends.base import ClockWatch, throttled
 from kerneltune.tools.backends.runner_messages import (
-    Capture,
     CopyOut,
     Drop,
+    GraphCapture,
     Replays,
     Resident,
     Setup,
@@ -98,7 +98,7 @@ class TimingRun:
             self._refill()
         with self._outputs(plan) as outputs:
             started_s = time.monotonic()
-            with Watch(self._gpu_watch.sampler) as watch, self._staged(plan, outputs):
+            with ClockWatch(self._gpu_watch.sampler) as watch, self._staged(plan, outputs):
                 timed.phases_s["setup"] = time.monotonic() - started_s
                 try:
                     self._measured(plan, outputs, watch)
@@ -106,7 +106,7 @@ class TimingRun:
                     self._look_around(watch)
         return timed
 
-    def _look_around(self, watch: Watch | None = None) -> None:
+    def _look_around(self, watch: ClockWatch | None = None) -> None:
         """See who else uses the GPU, between two requests to the runner; at the end with what `watch` has seen."""
         self.use = self.use.and_then(self._gpu_watch.seen())
         if watch is not None:
@@ -130,7 +130,7 @@ class TimingRun:
     def _pdl(self, plan: Plan) -> bool:
         return any(self._images[k.sha256].metadata.get("launch_pdl") for k in plan.kernels if k.sha256 in self._images)
 
-    def _measured(self, plan: Plan, outputs: OutputBuffers, watch: Watch) -> None:
+    def _measured(self, plan: Plan, outputs: OutputBuffers, watch: ClockWatch) -> None:
         timed = self._timed
         with self._phase("steps"):
             self._time_steps(plan)
@@ -240,7 +240,7 @@ class TimingRun:
 
     def _ask(self, request: Any, launches: int) -> tuple[Any, float]:
         """Ask for so many launches, with a deadline of 20 times what eager takes and no less than 2 s."""
-        least_s = FIRST_RUN_S if isinstance(request, Steps | Capture) else RUN_S
+        least_s = FIRST_RUN_S if isinstance(request, Steps | GraphCapture) else RUN_S
         answered = self._link.ask(request, timeout_s=max(least_s, 20e-6 * launches * self._setup.eager_us))
         return answered.reply, answered.host_us
 
@@ -256,7 +256,7 @@ class TimingRun:
     def _capture(self, outputs: OutputBuffers) -> None:
         """The graph, a first verified pass, the number of passes per block."""
         slots = self._setup.slots
-        self._ask(Capture(), 2 * slots)
+        self._ask(GraphCapture(), 2 * slots)
         self._ask(TimedBlock(1, self._next_turn(1)), slots)
         self._verify(outputs)
         times, _ = self._ask(TimedBlock(2, self._next_turn(2)), 2 * slots)
@@ -339,13 +339,13 @@ class TimingRun:
                     self._refresh(f"{name}.{turn}", contents=self._setup.slots)
                 else:
                     self._seen(f"{name}.again")
-                    self._block_us(1)  # so that these contents were seen, and the block after it repeats them
+                    self._pass_us()  # so that these contents were seen, and the block after it repeats them
                     self._seen(f"{name}.again")
                 # writing left the multiprocessors idle, for longer where contents are new; without a pass before the
                 # one that is timed, an honest product of 4 ms took 8 % longer on those
                 for baseline in self._arms[:1]:
                     baseline.block(1)
-                times.setdefault((CANDIDATE, fresh), []).append(self._block_us(1))
+                times.setdefault((CANDIDATE, fresh), []).append(self._pass_us())
                 for baseline in self._arms[:1]:
                     times.setdefault(("", fresh), []).append(_per_launch(baseline.block(1), self._setup.slots))
         probes = [MemoizationTimes(tuple(times[arm, True]), tuple(times[arm, False])) for arm, fresh in times if fresh]
@@ -371,7 +371,7 @@ class TimingRun:
         self._setup.refresh(seed_of, contents=contents)
         self._timed.seeds[label] = " ".join(f"{seed:x}" for seed in drawn)
 
-    def _rounds(self, outputs: OutputBuffers, watch: Watch) -> None:
+    def _rounds(self, outputs: OutputBuffers, watch: ClockWatch) -> None:
         series, unverified, group = self._timed.series, False, self._rules.group(self._timed.phases_s["prepare"])
         while not series.enough:
             self._one_round(watch)
@@ -387,7 +387,7 @@ class TimingRun:
             detail = f"right, but this GPU is not fit to time it: {why}"
             raise Refuted(Verdict(Status.UNCHECKED, detail, cause=Cause.THROTTLED))
 
-    def _one_round(self, watch: Watch) -> None:
+    def _one_round(self, watch: ClockWatch) -> None:
         by_name = {b.name: b for b in self._arms}
         blocks: dict[str, list[float]] = {CANDIDATE: [], **{name: [] for name in by_name}}
         measured_us, started_s = 0.0, time.monotonic()
@@ -413,9 +413,9 @@ class TimingRun:
         self._timed.launches += launches
         return _per_launch(times, self._setup.slots)
 
-    def _block_us(self, passes: int) -> float:
-        """A block that counts for nothing but what it is compared with."""
-        times, _ = self._ask(TimedBlock(passes, self._next_turn(passes)), passes * self._setup.slots)
+    def _pass_us(self) -> float:
+        """A block of one pass, which counts for nothing but what it is compared with."""
+        times, _ = self._ask(TimedBlock(1, self._next_turn(1)), self._setup.slots)
         return _per_launch(times, self._setup.slots)
 
     def _check_clocks(self) -> None:

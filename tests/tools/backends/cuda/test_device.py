@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.backends.base import GpuLock, GpuSample, Watch, window
+from kerneltune.tools.backends.base import ClockWatch, GpuLock, GpuSample, window
 from kerneltune.tools.backends.cuda.device import NvmlSampler, first_visible, foreign_processes
 
 
@@ -79,7 +79,7 @@ def test_a_gpu_that_tells_nothing_has_no_clock() -> None:
 
 
 def test_a_watch_reads_while_others_work() -> None:
-    with Watch(Readings([1500, 1980]), period_s=0.001) as watch:
+    with ClockWatch(Readings([1500, 1980]), period_s=0.001) as watch:
         time.sleep(0.05)
         started = time.monotonic()
         time.sleep(0.05)
@@ -92,7 +92,7 @@ def test_a_watch_reads_while_others_work() -> None:
 
 
 def test_a_window_without_a_reading_takes_the_last_one() -> None:
-    with Watch(Readings([1700]), period_s=10.0) as watch:
+    with ClockWatch(Readings([1700]), period_s=10.0) as watch:
         time.sleep(0.05)
         assert watch.since(time.monotonic()).sm_clock_mhz == 1700.0
 
@@ -101,7 +101,7 @@ def test_without_a_gpu_a_watch_sees_nothing() -> None:
     sampler = NvmlSampler()
     if sampler.sample() is not None:
         pytest.skip("there is a GPU")
-    with Watch(sampler) as watch:
+    with ClockWatch(sampler) as watch:
         time.sleep(0.02)
     assert (watch.clocks(), watch.reasons(), watch.since(0.0).sm_clock_mhz) == ([], None, None)
     assert (sampler.facts(), sampler.foreign_processes(), sampler.clocks()) == ({}, None, None)

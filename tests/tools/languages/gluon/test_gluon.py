@@ -11,7 +11,7 @@ from kerneltune.tools.corpus import example
 from kerneltune.tools.languages.base import device_code, language_of
 from kerneltune.tools.languages.ptx.ir import parse
 from kerneltune.tools.languages.ptx.loader import mismatch
-from kerneltune.tools.languages.ptx.sim.machine import TensorMap
+from kerneltune.tools.languages.ptx.sim.machine import DecodedTensorMap
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.plan import DescriptorArg, Kernel, Launch, ScalarArg, TensorArg, plan_hash
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
@@ -130,7 +130,7 @@ def test_a_plan_may_not_choose_what_no_map_can_be(wrong: dict[str, object]) -> N
 def test_lines_of_a_box_are_swizzled_as_the_hardware_does(bits: int) -> None:
     """CUTLASS says it as Swizzle<bits, 4, 3>: bits 4… of the byte address are XORed with those from bit 7 on."""
     width = 16 << bits
-    box = TensorMap(0, 2, (width // 2, 64), (2, width), (width // 2, 64), bits)
+    box = DecodedTensorMap(0, 2, (width // 2, 64), (2, width), (width // 2, 64), bits)
     lines = box.lines(4096)
     rows, columns = np.divmod(np.arange(len(lines)), width // 16)
     if bits == 3:

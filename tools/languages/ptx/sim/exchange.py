@@ -13,12 +13,12 @@ from kerneltune.tools.languages.ptx.sim.machine import (
     LANE_BITS,
     WARP,
     WINDOWS,
+    DecodedTensorMap,
     InFlight,
     Ins,
     Lanes,
     Read,
     Run,
-    TensorMap,
     WarpMachine,
 )
 from kerneltune.tools.languages.ptx.sim.values import (
@@ -519,7 +519,7 @@ def _of_lanes(copies: InFlight) -> Iterator[list[int]]:
 
 
 def _move_boxes(
-    m: WarpMachine, copies: InFlight, maps: Mapping[int, TensorMap], source: str
+    m: WarpMachine, copies: InFlight, maps: Mapping[int, DecodedTensorMap], source: str
 ) -> Iterator[tuple[int, int]]:
     """Boxes of tensors are copied, as `_move` copies pieces of plain memory."""
     for lane, shared, map_at, _, _, *corner in _of_lanes(copies):

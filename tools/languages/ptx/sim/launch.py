@@ -30,13 +30,13 @@ from kerneltune.tools.languages.ptx.sim.machine import (
     PARAM,
     RUNNING,
     WARP,
+    DecodedTensorMap,
     Ins,
     Memory,
     Read,
     Run,
     Scope,
     Shape,
-    TensorMap,
     WarpMachine,
 )
 from kerneltune.tools.languages.ptx.sim.matrix import MATRIX_SYNC
@@ -612,7 +612,7 @@ def _params(function: Function, args: Sequence[Argument], scope: Scope, space: A
     return np.frombuffer(data, np.uint8)
 
 
-def _mapped(value: HostMap, space: AddressSpace) -> TensorMap:
+def _mapped(value: HostMap, space: AddressSpace) -> DecodedTensorMap:
     """A tensor map as the driver would encode it: see `backends.cuda.driver.tensor_map`."""
     its, item = value.descriptor, int(value.choice["elem_size"])
     sizes = tuple(its.shape[::-1])
@@ -622,7 +622,7 @@ def _mapped(value: HostMap, space: AddressSpace) -> TensorMap:
     if box[0] * item % 16:
         raise Unsupported("a tensor map whose boxes have no whole lines of 16 bytes")
     fill = 0xFF if its.padding == "nan" else 0
-    return TensorMap(space.place(its.base), item, sizes, strides, box, int(value.choice["swizzle"]), fill)
+    return DecodedTensorMap(space.place(its.base), item, sizes, strides, box, int(value.choice["swizzle"]), fill)
 
 
 def _packed(param: Variable, value: Argument, number: int, space: AddressSpace) -> bytes:

@@ -402,7 +402,7 @@ class InFlight:
     columns: tuple[Array, ...]
     width: int = 0
     slots: tuple[int, ...] = ()
-    maps: Mapping[int, TensorMap] | None = None
+    maps: Mapping[int, DecodedTensorMap] | None = None
 
     def only(self, which: Array) -> InFlight:
         """The part of some lanes."""
@@ -424,7 +424,7 @@ class InFlightQueue:
         columns: tuple[Array, ...],
         width: int = 0,
         slots: tuple[int, ...] = (),
-        maps: Mapping[int, TensorMap] | None = None,
+        maps: Mapping[int, DecodedTensorMap] | None = None,
     ) -> InFlight:
         """Let the lanes at work begin something."""
         numbers = m.lanes.numbers
@@ -631,7 +631,7 @@ Write = Callable[[WarpMachine, Array], None]
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class DecodedTensorMap:
     """What a tensor map says, the innermost dimension first: where the tensor begins, bytes of an element, its sizes,
     strides in bytes, the sizes of a box; how lines of 16 bytes are swizzled in shared memory (`swizzle` bits of their
     numbers), and what stands for what lies outside."""
@@ -679,7 +679,7 @@ class Scope:
     symbols: dict[str, int] = field(default_factory=dict)
     spaces: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=lambda: {"shared": 0, "local": 0})
-    maps: dict[int, TensorMap] = field(default_factory=dict)
+    maps: dict[int, DecodedTensorMap] = field(default_factory=dict)
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def name(self, variable: Variable, space: str, address: int) -> None:

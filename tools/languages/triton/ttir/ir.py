@@ -107,7 +107,7 @@ class Opaque:
 
 Type: TypeAlias = Scalar | Ptr | TensorType | Desc | Opaque
 
-I1, I32, I64, F32 = Scalar("i1"), Scalar("i32"), Scalar("i64"), Scalar("f32")
+I1 = Scalar("i1")
 FP8 = ("f8E4M3FN", "f8E5M2", "f8E4M3FNUZ", "f8E5M2FNUZ")
 _STORED = {"i1": "?", "i8": "i1", "i16": "i2", "i32": "i4", "i64": "i8", "index": "i8"}
 _STORED |= {"f16": "f2", "bf16": "f4", "f32": "f4", "f64": "f8", **dict.fromkeys(FP8, "f4")}
