@@ -43,7 +43,7 @@ TrustTask = Annotated[
     bool, Parameter(help="Run the task's Python that came with a merged run, as you would a program.", negative="")
 ]
 Counters = Annotated[
-    bool | None, Parameter(help="Have ncu count what kernels judged in full do on the GPU.", negative="")
+    bool | None, Parameter(help="Read hardware counters with ncu, for kernels that are judged in full.", negative="")
 ]
 RunsDir = Annotated[Path | None, Parameter(metavar="DIR", help="Where runs are kept.")]
 VerdictName = Literal[

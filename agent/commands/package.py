@@ -69,7 +69,7 @@ def package(
     backward: Annotated[
         str | None, Parameter(metavar="ATTEMPT", help="The kernel of its gradients, of a run with --backward.")
     ] = None,
-    task: Annotated[str | None, Parameter(help="The run's task file, if it lies elsewhere now.")] = None,
+    task: Annotated[str | None, Parameter(help="The run's task file, if it has moved.")] = None,
     trust_task: TrustTask = False,
     runs_dir: RunsDir = None,
     json: AsJson = False,
@@ -77,7 +77,8 @@ def package(
     """Write a verified kernel as a file that can be put into a model.
 
     The file imports torch and triton only. It holds the kernel, the PyTorch code that it was verified against, and
-    which shapes it was verified for; other calls go to PyTorch. Of several kernels each answers what its own task has.
+    which shapes it was verified for; other calls go to PyTorch. In a file of several kernels, each answers its own
+    task's shapes.
     """
     settings = chosen_settings(locals())
     from kerneltune.agent.record.store import Store

@@ -49,7 +49,7 @@ def run(
         Parameter(
             metavar="RUN",
             group=_WHAT,
-            help="Go on with this run, or the only one whose id starts so.",
+            help="Continue this run; the start of its id is enough.",
         ),
     ] = None,
     trust_task: Annotated[TrustTask, Parameter(group=_WHAT)] = False,
@@ -76,7 +76,7 @@ def run(
             name="--retry-time",
             metavar="SECONDS",
             group=_AUTHOR,
-            help="Keep asking a model whose provider fails for so long (900).",
+            help="Keep asking a failing provider for this long (900).",
         ),
     ] = None,
     effort: Annotated[Effort | None, Parameter(group=_AUTHOR, help="How hard the model thinks.")] = None,
@@ -91,7 +91,7 @@ def run(
             name="--from",
             metavar="START",
             group=_AUTHOR,
-            help="Begin with it: nothing, best (of the record), RUN/NUMBER, FILE.py or FILE.ptx.",
+            help="Start from: nothing, best (of the record), RUN/NUMBER, FILE.py or FILE.ptx.",
         ),
     ] = None,
     max_attempts: Annotated[
@@ -103,7 +103,7 @@ def run(
             name="--max-time",
             metavar="SECONDS",
             group=_STOP,
-            help="Begin no attempt after this many seconds; start, what is under way and the end come on top.",
+            help="Begin no attempt after this many seconds; attempts under way are finished.",
         ),
     ] = None,
     max_cost_usd: Annotated[
@@ -138,7 +138,7 @@ def run(
     ] = None,
     lessons: Annotated[
         bool | None,
-        Parameter(group=_AUTHOR, help="Tell a model what predictions of earlier runs on this GPU came to."),
+        Parameter(group=_AUTHOR, help="Show a model how predictions of earlier runs on this GPU came out."),
     ] = None,
     arch: Annotated[Arch, Parameter(group=_HOW)] = None,
     runs_dir: Annotated[RunsDir, Parameter(group=_WHAT)] = None,

@@ -64,7 +64,7 @@ def verify(
     ],
     /,
     *,
-    task: Annotated[str | None, Parameter(help="The run's task file, if it lies elsewhere now.")] = None,
+    task: Annotated[str | None, Parameter(help="The run's task file, if it has moved.")] = None,
     trust_task: TrustTask = False,
     tier: Tier = None,
     arch: Arch = None,
@@ -76,7 +76,7 @@ def verify(
 ) -> int:
     """Judge a stored attempt again, here or on another GPU.
 
-    It gets fresh inputs; what is said is whether its verdict held.
+    It gets fresh inputs. The answer is whether its verdict held.
 
     Exit code 0: it held; 1: it did not; 2: bad input.
     """
