@@ -21,7 +21,7 @@ PROBE := import signal, urllib.request as u; signal.alarm(5); u.urlopen('$(CPU_I
 EXTRA_INDEX = $$(test $(FLAVOUR) = cpu && $(BIN)/python -c "$(PROBE)" >/dev/null 2>&1 && echo --extra-index-url $(CPU_INDEX))
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) $(EXTRA_INDEX)
 
-.PHONY: demo test check fuzz format clean help locked hashes audit
+.PHONY: demo test check docs owner fuzz format clean help locked hashes audit
 
 help: ## what there is to make
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -40,15 +40,25 @@ check: $(VENV)/.developed-$(FLAVOUR) ## lint, format, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The documents are copied as they lie, with what they link to. --strict: a link or an anchor that leads nowhere ends it.
+docs: $(VENV)/.documented-$(FLAVOUR) ## the documents as a site, in build/site
+	@rm -rf build/docs build/site && mkdir -p build/docs
+	@cp --parents *.md corpus/README.md recipes/README.md docs/*.md docs/*.ipynb docs/site.* docs/pictures/* build/docs
+	$(BIN)/zensical build --strict --clean
+
+owner: ## fill in where the project lives: make owner NAME=you
+	sed -i 's#github\.com/[^/]*/kerneltune#github.com/$(NAME)/kerneltune#; s#marketplace add [^/]*/#marketplace add $(NAME)/#' \
+		README.md pyproject.toml docs/agents.md
+
 # Two steps: pip refuses hashes and an editable package in one. Constraints cannot carry them, as each package must have
 # one then. torch is the CUDA build, the only one on the package index.
 locked: | $(BIN)/python ## an environment like that of the tests, the hash of every file checked
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r constraints/hashes.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@touch $(VENV)/.developed-$(FLAVOUR) $(VENV)/.installed-$(FLAVOUR)
+	@touch $(VENV)/.installed-$(FLAVOUR) $(VENV)/.developed-$(FLAVOUR) $(VENV)/.documented-$(FLAVOUR)
 
 hashes: ## write constraints/hashes.txt anew; needs uv
-	uv pip compile pyproject.toml --quiet --extra gpu --extra dev --extra fuzz -c constraints/gpu.txt --generate-hashes --universal \
+	uv pip compile pyproject.toml --quiet --extra gpu --extra dev --extra docs --extra fuzz -c constraints/gpu.txt --generate-hashes --universal \
 		--python-version 3.11 --no-annotate --no-header -o constraints/hashes.txt
 
 audit: | $(BIN)/python ## known holes of the pinned versions; needs the network
@@ -74,6 +84,10 @@ $(BIN)/python:
 
 $(VENV)/.installed-$(FLAVOUR): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(INSTALL) -e ".$(GPU_EXTRA)"
+	@touch $@
+
+$(VENV)/.documented-$(FLAVOUR): pyproject.toml $(CONSTRAINTS) | $(VENV)/.developed-$(FLAVOUR)
+	$(INSTALL) -e ".[docs]"
 	@touch $@
 
 $(VENV)/.developed-$(FLAVOUR): pyproject.toml $(CONSTRAINTS) | $(BIN)/python

@@ -43,7 +43,11 @@ class Task:
 
     @classmethod
     def open(cls, name_or_path: str | Path) -> "Task":
-        """Open a built-in task by its name, or a task file by its path. Raises TaskError."""
+        """Open a built-in task by its name, or a task file by its path.
+
+        Raises:
+            TaskError: there is no such task, or the file is not one.
+        """
         from kerneltune.tools.task.load import find_task
 
         file = find_task(str(name_or_path))
@@ -61,13 +65,17 @@ class Task:
     ) -> "Task":
         """Write the task of a function or nn.Module that is called with these inputs, as `optimize init` does.
 
-        target     a function or a class's instance, defined at the top of a file or of a notebook's cell
-        inputs     positional arguments, or arguments by name: tensors on any device, whose shapes, dtypes (as torch
-                   has them), strides (in elements) and ranges the task takes over, and numbers or strings
-        made_with  arguments of a module's constructor, where they cannot be found in the module
-        path       the file to write; below `runs_dir` otherwise, where files that lie beside your own are not found
+        Args:
+            target: A function or an nn.Module, defined at the top of a file or of a notebook's cell.
+            inputs: A sequence of positional arguments, or a mapping of named ones: tensors on any device, numbers and
+                strings. The task takes over each tensor's shape, dtype, strides (in elements) and range of values.
+            made_with: Arguments of the module's constructor that cannot be read from the module.
+            path: The file to write. By default it lies below `runs_dir`, where it cannot import files beside yours.
+            runs_dir: The folder of runs.
 
-        Raises TaskError for what cannot become a task, UsageError for a path that cannot be written.
+        Raises:
+            TaskError: the target or an input cannot become part of a task.
+            UsageError: the path cannot be written.
         """
         from kerneltune.tools.task import capture
 
@@ -82,8 +90,12 @@ class Task:
 class Capture:
     """Watch how a function or module is called, for a task of these calls: `with capture("Tail") as seen: …`.
 
-    The target is the function, the class, a module (then its calls alone), or a name such as "Tail" or "mymodel.tail"
-    of one that is loaded. Raises TaskError for another name.
+    Args:
+        target: A function, a class, one nn.Module (only its own calls are seen), or the name of a function or class
+            that is loaded, such as "Tail" or "mymodel.tail".
+
+    Raises:
+        TaskError: nothing that is loaded has that name.
     """
 
     def __init__(self, target: Any) -> None:
@@ -104,19 +116,30 @@ class Capture:
         return self._watch.calls
 
     def task(self, path: str | Path | None = None, *, runs_dir: str | Path | None = None) -> Task:
-        """The task: the calls with the most work are timed, the others are cases with weights. Raises TaskError where
-        no call was seen, UsageError for a path that cannot be written."""
+        """Write the task of these calls. Those with the most work are timed; the others are cases with weights.
+
+        Raises:
+            TaskError: no call was seen.
+            UsageError: the path cannot be written.
+        """
         return _written(self._watch.source(), self._watch.name, path, runs_dir)
 
 
 def capture(target: Any) -> Capture:
-    """Watch how a function or module is called: `with kerneltune.capture("Tail") as seen: model(batch)`."""
+    """Watch how a function or module is called: `with kerneltune.capture("Tail") as seen: model(batch)`.
+
+    Args:
+        target: A function, a class, one nn.Module, or a name, as `Capture` takes them.
+
+    Raises:
+        TaskError: nothing that is loaded has that name.
+    """
     return Capture(target)
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """How a run ended, and what to do with its best kernel. `state`: all that is shown of it."""
+    """How a run ended, and what to do with its best kernel."""
 
     outcome: "RunOutcome"
     state: "ViewState"
@@ -163,9 +186,20 @@ class Result:
         return self.best.source if self.best else None
 
     def package(self, path: str | Path, *, backward: "Result | None" = None) -> Path:
-        """Write the best kernel as a file that can be put into a model, as `optimize package` does; returns its path.
-        `backward`: of a run with backward=True, for training. Raises UsageError where there is no kernel,
-        CannotPackage, OSError."""
+        """Write the best kernel as a file that can be put into a model, as `optimize package` does.
+
+        Args:
+            path: The file to write. Its name is the module's.
+            backward: The result of a run with `backward=True`: then the kernel can be trained through.
+
+        Returns:
+            The path.
+
+        Raises:
+            UsageError: the run has no accepted kernel.
+            CannotPackage: the kernel does something that a packaged file cannot do.
+            OSError: the file cannot be written.
+        """
         from kerneltune.agent.record.folder import packaged_attempts
 
         path = Path(path)
@@ -180,10 +214,19 @@ class Result:
         return self.best, self.outcome.started, self.outcome.described
 
     def patch(self, model: Any, pattern: str = "") -> "dict[str, Counter[str]]":
-        """Put the best kernel into the modules of a model whose names fit, such as "layers.*.mlp"; "" is the model.
-        Returns how many calls kernel and reference have answered at each. The kernel's Python runs in this process.
+        """Put the best kernel into modules of a model. The kernel's Python then runs in this process.
 
-        Raises UsageError where there is no kernel, CannotPackage, ValueError for a module that computes something else.
+        Args:
+            model: An nn.Module.
+            pattern: Names of its modules, such as "layers.*.mlp"; "" is the model itself.
+
+        Returns:
+            For each module that was patched, how many calls the kernel and the reference have answered.
+
+        Raises:
+            UsageError: the run has no accepted kernel.
+            CannotPackage: the kernel does something that a packaged file cannot do.
+            ValueError: a module computes something else than the task.
         """
         return self.packaged().patch(model, pattern)  # type: ignore[no-any-return]
 
@@ -238,16 +281,44 @@ def optimize(
 ) -> Result:
     """Optimise a task as `optimize --task` does, and store every attempt in `runs_dir`.
 
-    `task` is a task's name or path, a Task, what `capture` saw, or a function or nn.Module, which is called with
-    `inputs` (`Task.from_callable`, with `made_with`). `backward`: optimise its gradients, which are a task of their
-    own; `Result.package` joins both. Kernels are traced, compiled and judged in other processes.
+    Kernels are traced, compiled and judged in other processes. Ctrl-C ends the run in order, and the result says so.
+    A notebook shows the run while it goes on. An argument that is None is taken from the environment or its default.
 
-    An argument means what the flag of its name does (`start`: --from), and where it is None the environment, then
-    the default decide. `on_event` is called with each event of the run, from several threads.
-    Ctrl-C ends the run in order, and the result says so. A notebook shows the run while it goes on.
+    Args:
+        task: A built-in task's name, a path to a task file, a Task, a Capture, or a function or nn.Module of yours.
+        inputs: What the function or module is called with, as `Task.from_callable` takes it.
+        made_with: Arguments of the module's constructor that cannot be read from the module.
+        backward: Optimise the gradients, which are a task of their own. `Result.package` joins both kernels.
+        model: Who writes the kernels: "offline" (no model), "anthropic", "openai", or "chat:ID" with `base_url`.
+        base_url: The address of a server with OpenAI's API.
+        retry_time_s: Seconds to go on asking a model that does not answer.
+        effort: How hard a model thinks: "low", "medium", "high", "xhigh" or "max".
+        strategy: "refine" one conversation, "best-of" independent ones, or "evolve" a population.
+        language: What the kernels are written in: "triton", "gluon", "cuda" or "ptx".
+        start: What to begin with: "nothing", "best", RUN/NUMBER or a file. The flag is `--from`.
+        max_attempts: End after so many attempts.
+        max_time_s: Begin no attempt after so many seconds.
+        max_cost_usd: End before the model has cost more US dollars.
+        patience: End after so many attempts without a better kernel.
+        target_speedup: End when the best beats every baseline by this factor.
+        target_sol: End at this share of the speed of light, 0 to 1.
+        tier: How thoroughly kernels are judged on a GPU: "screened", "judged" or "confirmed".
+        counters: Have ncu read hardware counters of kernels that are judged in full.
+        confirm: Judge the best kernel again at the end, in fresh processes.
+        width: How many candidates are under way at a time.
+        seed: The seed of the search.
+        warm_start: Start from earlier results on this GPU.
+        lessons: Show a model how predictions of earlier runs on this GPU came out.
+        arch: The GPU to compile for where there is none, such as "sm_90" or "H100".
+        runs_dir: The folder of runs: every attempt is stored there.
+        allow_unsandboxed: Run kernels' host code where nothing confines it.
+        on_event: Called with each event of the run, from several threads.
 
-    Raises UsageError for an argument that makes no sense, TaskError (one of them) for a task that cannot be used,
-    LlmError for a model that cannot be asked, Unconfined where nothing confines candidates.
+    Raises:
+        UsageError: an argument makes no sense.
+        TaskError: the task cannot be used. It is a UsageError.
+        LlmError: the model cannot be asked.
+        Unconfined: nothing confines candidates on this machine.
     """
     settings = chosen_settings({**locals(), "from_": start})
     if isinstance(task, Capture):
@@ -280,8 +351,20 @@ def bench(
 ) -> Verdict:
     """Judge one candidate as `optimize bench` does: the text of a Python file that defines ModelNew, or a path to one.
 
-    Without a GPU the verdict's status is `checked` at best, and nothing is timed. With `runs_dir` the candidate is kept
-    there as a run, with its receipt. Raises UsageError, TaskError and Unconfined as `optimize` does.
+    Without a GPU the verdict's status is `checked` at best, and nothing is timed.
+
+    Args:
+        source_or_path: The text, or a path that ends with .py.
+        task: A task's name or path, or a Task.
+        tier: How thoroughly it is judged on a GPU: "screened", "judged" or "confirmed".
+        arch: The GPU to compile for where there is none, such as "sm_90" or "H100".
+        runs_dir: Keep the candidate there as a run, with its receipt. By default nothing is kept.
+        allow_unsandboxed: Run its host code where nothing confines it.
+
+    Raises:
+        UsageError: an argument makes no sense.
+        TaskError: the task cannot be used. It is a UsageError.
+        Unconfined: nothing confines candidates on this machine.
     """
     settings, candidate = chosen_settings(locals()), _candidate(source_or_path)
     from kerneltune.agent.commands.bench import FilesView, bench_opened

@@ -36,7 +36,7 @@ ABOUT = {  # with what the first page says of each, for which none has to be imp
     "merge": "Join the records of other machines into this one.",
     "export": "Write stored runs as training data.",
     "package": "Write a verified kernel as a file that can be put into a model.",
-    "report": "Write a report that can be sent to a colleague: one HTML file, readable offline, without scripts.",
+    "report": "Write a report for a colleague: one HTML file, readable offline, without scripts.",
     "watch": "Watch a run while it runs or later: follow it, look at its attempts, play it back, save a picture.",
     "mcp": "Serve the tools to a coding agent over standard input and output.",
     "tasks": "List the built-in tasks, or show or check one.",
@@ -83,16 +83,16 @@ Examples:
     optimize --task softmax --max-attempts 12 --json | tail -1
     optimize --task softmax --model anthropic --max-cost 2
     optimize --task softmax --model chat:qwen --base-url http://host:8000/v1
-    optimize --task softmax --language ptx     kernels by hand, from Triton's
-    optimize --task softmax --from best        go on where the record ends
+    optimize --task softmax --language ptx     kernels in PTX, from Triton's
+    optimize --task softmax --from best        start from the best stored kernel
     optimize --resume 20260101-120000-softmax-ab12
     optimize init mymodel.py:attention_block   a task from your own code
 
 Every command has a page of its own: optimize COMMAND --help
 Flags can be set once in the environment too; see optimize config --help
 Exit codes: 0 done, 1 the answer is no, 2 bad input, 3 something is missing
-here, 4 our own fault, 5 the GPU and 6 the model no
-longer answered, 130 Ctrl-C.
+here, 4 a fault of kerneltune, 5 the GPU stopped
+answering, 6 the model's provider did, 130 Ctrl-C.
 """,
     version_flags=["--version"],
 )

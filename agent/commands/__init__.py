@@ -43,9 +43,9 @@ TrustTask = Annotated[
     bool, Parameter(help="Run the task's Python that came with a merged run, as you would a program.", negative="")
 ]
 Counters = Annotated[
-    bool | None, Parameter(help="Have ncu count what kernels judged in full do on the GPU.", negative="")
+    bool | None, Parameter(help="Read hardware counters with ncu, for kernels that are judged in full.", negative="")
 ]
-MovedTask = Annotated[str | None, Parameter(help="The run's task file, if it lies elsewhere now.")]
+MovedTask = Annotated[str | None, Parameter(help="The run's task file, if it has moved.")]
 NewTask = Annotated[
     Path | None,
     Parameter(metavar="FILE", name=["--output", "-o"], help="The task file to write; NAME_task.py by default."),

@@ -40,9 +40,9 @@ def convert(
 ) -> int:
     """Write a candidate from CUDA C++ with a launcher.
 
-    Lines with LOOK want a person.
+    Look at the lines marked LOOK: they are guesses.
 
-    Exit code 0: written; 2: bad input, or not of the common form.
+    Exit code 0: written; 2: bad input, or not of a form that it knows.
     """
     from kerneltune.tools.languages.cuda.convert import CannotConvert, converted, converted_python
 

@@ -44,7 +44,7 @@ def doctor(
 ) -> int:
     """Check this machine, and print how to fix each problem.
 
-    Looked at: Python, torch and triton, GPU, driver, CUDA, ptxas, hardware counters, calibration, sandbox, disk,
+    It checks Python, torch and triton, GPU, driver, CUDA, ptxas, hardware counters, calibration, sandbox, disk,
     memory, API keys (never their values), settings. Exit code 0: no problem; 1: a problem; 3: --calibrate
     without a GPU.
     """

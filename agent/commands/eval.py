@@ -34,7 +34,7 @@ Examples:
 @command.default
 def evaluate(
     *,
-    model: Annotated[str, Parameter(metavar="MODEL", help="Whom to ask: what --model of a run takes.")],
+    model: Annotated[str, Parameter(metavar="MODEL", help="The model: anthropic[:ID], openai[:ID], chat:ID.")],
     suite: Annotated[
         list[str],
         Parameter(
@@ -59,7 +59,7 @@ def evaluate(
 ) -> int:
     """Draw independent samples of a model on many tasks, and estimate pass@k.
 
-    Each sample is a stored run that knows of no other. The same command goes on where it was.
+    Each sample is a stored run, independent of the others. Repeat the command to continue.
 
     Exit code 0: all samples were drawn; 1: some were not; 2: bad input.
     """

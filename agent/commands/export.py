@@ -98,7 +98,7 @@ class ExportRequest:
     ] = ()
     where: Annotated[
         tuple[str, ...],
-        Parameter(metavar="TEST", help="Only rows of which this holds, such as speedup>=1.2.", negative=""),
+        Parameter(metavar="TEST", help="Only rows that pass this test, such as speedup>=1.2.", negative=""),
     ] = ()
     rewards: Annotated[
         tuple[str, ...],
@@ -113,7 +113,7 @@ class ExportRequest:
         str | None,
         Parameter(
             metavar="OPTIONS",
-            help="Keep right attempts the more likely the more of the work their own kernels do: tau=0.3,s=0.1.",
+            help="Keep a correct attempt more often if its own kernels do more of the work: tau=0.3,s=0.1.",
         ),
     ] = None
     test: Annotated[
@@ -132,7 +132,7 @@ class ExportRequest:
         Path | None, Parameter(metavar="DIR", help="A folder of benchmark problems to compare tasks with.")
     ] = None
     leaked: Annotated[
-        Literal["keep", "test", "exclude"], Parameter(help="What becomes of tasks that are benchmark problems.")
+        Literal["keep", "test", "exclude"], Parameter(help="What to do with tasks that are benchmark problems.")
     ] = "test"
     no_duplicates: Annotated[bool, Parameter(help="Do not look for duplicates.", negative="")] = False
     overwrite: Annotated[bool, Parameter(help="Replace an earlier export.", negative="")] = False

@@ -39,7 +39,7 @@ Examples:
 @command.default
 def merge(
     *others: Annotated[Path, Parameter(help="Databases of other machines, or their runs directories.")],
-    dry_run: Annotated[bool, Parameter(help="Say what would come, and change nothing.", negative="")] = False,
+    dry_run: Annotated[bool, Parameter(help="Print what would be merged, and change nothing.", negative="")] = False,
     runs_dir: RunsDir = None,
     json: AsJson = False,
 ) -> int:

@@ -77,9 +77,9 @@ def package(
     """Write a verified kernel as a file that can be put into a model.
 
     The file imports torch and triton only. It holds the kernel, the PyTorch code that it was verified against, and
-    which shapes it was verified for; other calls go to PyTorch. Of several kernels the one answers that was the
-    fastest at the nearest shape that was timed. Of a run with weighted cases, attempts come along that are faster in
-    one of them.
+    which shapes it was verified for; other calls go to PyTorch. In a file of several kernels, the one answers that was
+    the fastest at the nearest timed shape. For a run with weighted cases, the file also holds the attempts that are
+    faster in one of them.
     """
     settings = chosen_settings(locals())
     from kerneltune.agent.record.store import Store

@@ -40,7 +40,7 @@ command = App(
     help_epilogue="""
 Examples:
     optimize report 20260101-120000-softmax-ab12   to runs/RUN/report.html
-    optimize report 20260101-12 -o report.html     the start of an id will do
+    optimize report 20260101-12 -o report.html     the start of an id is enough
     optimize report 20260101-12 --open             and show it
     optimize report 20260101-12 -o - > report.html
     optimize report --suite -o suite.html          the best run of each task
@@ -69,7 +69,7 @@ def report(
     runs_dir: RunsDir = None,
     json: AsJson = False,
 ) -> int:
-    """Write a report that can be sent to a colleague: one HTML file, readable offline, without scripts.
+    """Write a report for a colleague: one HTML file, readable offline, without scripts.
 
     It needs runs.db and, for the facts of the measurement, the receipts beside it.
     """

@@ -48,7 +48,7 @@ def run(
     *,
     task: Annotated[Task | None, _what()] = None,
     resume: Annotated[
-        str | None, _what(metavar="RUN", help="Go on with this run, or the only one whose id starts so.")
+        str | None, _what(metavar="RUN", help="Continue this run; the start of its id is enough.")
     ] = None,
     trust_task: Annotated[TrustTask, _what()] = False,
     shape: Annotated[Shape, _what()] = (),
@@ -61,7 +61,7 @@ def run(
         str | None, _author(metavar="URL", help="The model's server, such as http://localhost:8000/v1.")
     ] = None,
     retry_time_s: Annotated[
-        int | None, _author(metavar="SECONDS", help="Keep asking a model whose provider fails for so long (900).")
+        int | None, _author(metavar="SECONDS", help="Keep asking a failing provider for this long (900).")
     ] = None,
     effort: Annotated[Effort | None, _author(help="How hard the model thinks.")] = None,
     strategy: Annotated[
@@ -70,14 +70,14 @@ def run(
     language: Annotated[Language | None, _author(help="What the kernels are written in.")] = None,
     from_: Annotated[
         str | None,
-        _author(metavar="START", help="Begin with it: nothing, best (of the record), RUN/NUMBER, FILE.py or FILE.ptx."),
+        _author(metavar="START", help="Start from: nothing, best (of the record), RUN/NUMBER, FILE.py or FILE.ptx."),
     ] = None,
     max_attempts: Annotated[int | None, _stop(metavar="N", help="Stop after this many attempts.")] = None,
     max_time_s: Annotated[
         float | None,
         _stop(
             metavar="SECONDS",
-            help="Begin no attempt after this many seconds; start, what is under way and the end come on top.",
+            help="Begin no attempt after this many seconds; attempts under way are finished.",
         ),
     ] = None,
     max_cost_usd: Annotated[
@@ -99,7 +99,7 @@ def run(
     seed: Annotated[int | None, _author(metavar="N", help="Seed of the author's search.")] = None,
     warm_start: Annotated[bool | None, _author(help="Start a search from earlier results on this GPU.")] = None,
     lessons: Annotated[
-        bool | None, _author(help="Tell a model what predictions of earlier runs on this GPU came to.")
+        bool | None, _author(help="Show a model how predictions of earlier runs on this GPU came out.")
     ] = None,
     arch: Annotated[Arch, _how()] = None,
     runs_dir: Annotated[RunsDir, _what()] = None,

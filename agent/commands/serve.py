@@ -34,7 +34,7 @@ Examples:
     optimize serve --web                       and show runs in a browser
     optimize serve --listen 127.0.0.1:8123     and print a token
     KERNELTUNE_TOKEN=… optimize serve --listen 0.0.0.0:8123
-    curl http://127.0.0.1:8123/health          is it there?
+    curl http://127.0.0.1:8123/health          does it answer?
 """,
 )
 
@@ -42,15 +42,18 @@ Examples:
 @command.default
 def serve(
     *,
-    socket: Annotated[Path | None, Parameter(metavar="PATH", help="The Unix socket, if not the runs' own.")] = None,
+    socket: Annotated[
+        Path | None, Parameter(metavar="PATH", help="Path of the Unix socket; in the folder of runs by default.")
+    ] = None,
     listen: Annotated[
-        str | None, Parameter(metavar="HOST:PORT", help="Listen on TCP, for those with the token.")
+        str | None, Parameter(metavar="HOST:PORT", help="Listen on TCP instead; clients need the token.")
     ] = None,
     token_file: Annotated[
-        Path | None, Parameter(metavar="FILE", help="Holds the token, else KERNELTUNE_TOKEN; else one is made.")
+        Path | None, Parameter(metavar="FILE", help="File with the token; else KERNELTUNE_TOKEN; else a new token.")
     ] = None,
     root: Annotated[
-        Path | None, Parameter(metavar="DIR", help="Clients may name task files below it; else built-in tasks alone.")
+        Path | None,
+        Parameter(metavar="DIR", help="Clients may use task files below it; by default built-in tasks only."),
     ] = None,
     web: Annotated[
         bool, Parameter(help="Show stored runs as pages: on --listen, else 127.0.0.1:8422.", negative="")

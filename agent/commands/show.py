@@ -100,9 +100,11 @@ def show(
     *,
     source: Annotated[bool, Parameter(help="Only the source, exactly as it is.", negative="")] = False,
     diff: Annotated[bool, Parameter(help="Only the diff to the parent.", negative="")] = False,
-    conversation: Annotated[bool, Parameter(help="Only what was said, up to that attempt.", negative="")] = False,
+    conversation: Annotated[bool, Parameter(help="Only the conversation, up to that attempt.", negative="")] = False,
     receipt: Annotated[bool, Parameter(help="Only the receipt.", negative="")] = False,
-    sass: Annotated[bool, Parameter(help="Only its instructions, with source lines, counted.", negative="")] = False,
+    sass: Annotated[
+        bool, Parameter(help="Only its machine instructions, counted, with source lines.", negative="")
+    ] = False,
     ptx: Annotated[bool, Parameter(help="Only the PTX that its kernels are assembled from.", negative="")] = False,
     trust_task: TrustTask = False,
     against: Annotated[
@@ -117,7 +119,7 @@ def show(
     """Show a stored run, or all that is known of one attempt.
 
     --source, --diff, --receipt, --sass and --ptx of a run are those of its best attempt. For --sass and --ptx the
-    kernels are compiled again, on any machine, and it is said whether they are those that were judged.
+    kernels are compiled again, on any machine; the first lines say whether they match those that were judged.
     """
     settings = chosen_settings(locals())
     from kerneltune.agent.record.store import Store

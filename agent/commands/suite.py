@@ -46,7 +46,7 @@ Paths = Annotated[
     str, Parameter(metavar="PATH", help="builtin, names of built-in tasks, task files, and folders of them.")
 ]
 Name = Annotated[
-    str, Parameter(metavar="NAME", help="What its runs are found by; made of the paths where it is not given.")
+    str, Parameter(metavar="NAME", help="The suite's name, to find its runs by; made from the paths by default.")
 ]
 BaseUrl = Annotated[str | None, Parameter(metavar="URL", help="The models' server.")]
 ModelEffort = Annotated[Effort | None, Parameter(help="How hard models think.")]
@@ -79,9 +79,7 @@ def suite(
     ] = None,
     seeds: Annotated[int, Parameter(metavar="N", help="Runs of each author on each task; 1 by default.")] = 1,
     name: Name = "",
-    weights: Annotated[
-        str, Parameter(metavar="TASK=W,…", help="What the headroom of a task counts, where that is not 1.")
-    ] = "",
+    weights: Annotated[str, Parameter(metavar="TASK=W,…", help="Weight of a task's headroom, 1 by default.")] = "",
     max_attempts: Annotated[int | None, Parameter(metavar="N", help="Attempts for the whole suite.")] = None,
     max_time_s: Annotated[float | None, Parameter(metavar="SECONDS", help="Seconds for the whole suite.")] = None,
     max_cost_usd: Dollars = None,
@@ -107,7 +105,7 @@ def suite(
 ) -> int:
     """Optimise many tasks with one budget, spent where there is most to gain.
 
-    Each task, author and seed is a stored run. The same command goes on where it was.
+    Each task, author and seed is a stored run. Repeat the command to continue.
 
     Exit code 0: something was accepted for every task; 1: for some nothing was; 2: bad input.
     """

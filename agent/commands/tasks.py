@@ -57,14 +57,16 @@ def tasks(
         int | None,
         Parameter(metavar="N", help="Write N small tasks, composed of common operations, that --check finds sound."),
     ] = None,
-    output: Annotated[Path | None, Parameter(metavar="DIR", name=["--output", "-o"], help="Where they go.")] = None,
-    seed: Annotated[int, Parameter(metavar="N", help="Which ones they are.")] = 0,
+    output: Annotated[
+        Path | None, Parameter(metavar="DIR", name=["--output", "-o"], help="The folder for them.")
+    ] = None,
+    seed: Annotated[int, Parameter(metavar="N", help="The seed that chooses them.")] = 0,
     json: AsJson = False,
 ) -> int:
     """List the built-in tasks, or show or check one.
 
-    Shown are source, cases, bytes, flops, and the speed-of-light time on known GPUs. With --compose, small tasks to
-    train on are written.
+    It shows source, cases, bytes, flops, and the speed-of-light time on known GPUs. With --compose, it writes small
+    tasks to train on.
 
     With --check, exit code 0: the task is sound; 1: a kernel that does nothing would pass it; 2: bad input.
     """

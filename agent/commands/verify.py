@@ -77,7 +77,7 @@ def verify(
 ) -> int:
     """Judge a stored attempt again, here or on another GPU.
 
-    It gets fresh inputs; what is said is whether its verdict held.
+    It gets fresh inputs. The answer is whether its verdict held.
 
     Exit code 0: it held; 1: it did not; 2: bad input.
     """

@@ -43,7 +43,7 @@ Examples:
     optimize watch 20260101-12 --svg run.svg
     optimize watch --json | tail -1
 
-The start of an id will do.
+The start of an id is enough.
 """,
 )
 
@@ -57,7 +57,7 @@ def watch(
     /,
     *,
     speed: Annotated[
-        str | None, Parameter(metavar="FACTOR", help="Play it from the beginning, so many times as fast, or max.")
+        str | None, Parameter(metavar="FACTOR", help="Play it from the beginning, this many times faster, or max.")
     ] = None,
     svg: Annotated[Path | None, Parameter(help="Write the last screen into this file as a picture.")] = None,
     width: Annotated[int | None, Parameter(metavar="N", help="With --svg: cells across, else 120.")] = None,
@@ -68,7 +68,7 @@ def watch(
 ) -> int:
     """Watch a run while it runs or later: follow it, look at its attempts, play it back, save a picture.
 
-    Looking never touches the run.
+    Watching never changes the run.
 
     Exit code: that of the run when its end was seen (0 something accepted, 1 nothing accepted or its process gone, 130
     interrupted); 0 when you leave before; 2 bad input.

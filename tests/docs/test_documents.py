@@ -1,6 +1,7 @@
 """Every command in the documents does what the document says; links lead somewhere; nothing is left unmentioned."""
 
 import re
+import tomllib
 
 import pytest
 
@@ -84,6 +85,8 @@ def _broken(name: str, link: str) -> str:
     target = (ROOT / name).parent / path if path else ROOT / name
     if not target.exists():
         return f"{link}: no such file"
+    if target.suffix not in (".md", ".ipynb", ".svg", ".png"):
+        return f"{link}: not on the site, which has documents and pictures"
     return f"{link}: no such heading" if anchor and anchor not in _anchors(target.read_text()) else ""
 
 
@@ -110,6 +113,21 @@ def test_every_document_is_reached_from_the_readme() -> None:
         found = {((ROOT / name).parent / link).resolve() for link in links if ":" not in link}
         waiting |= {str(p.relative_to(ROOT)) for p in found if p.is_relative_to(ROOT)} & set(DOCUMENTS) - seen
     assert sorted(set(DOCUMENTS) - seen) == []
+
+
+def test_the_site_leads_to_every_document() -> None:
+    site = (ROOT / "zensical.toml").read_text()
+    assert [name for name in sorted(DOCUMENTS) if f'= "{name}"' not in site] == []
+
+
+def test_the_project_has_one_address() -> None:
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    texts = (*(document.text for document in DOCUMENTS.values()), (ROOT / "pyproject.toml").read_text())
+    found = {url for text in texts for url in re.findall(r"https://github\.com/[\w.-]+/kerneltune\b", text)}
+    assert found == {address}
+    owner = address.split("/")[-2]
+    assert f"git clone {address} " in DOCUMENTS["README.md"].text
+    assert f"marketplace add {owner}/kerneltune" in DOCUMENTS["docs/agents.md"].text
 
 
 def test_a_document_that_lies_is_found_out() -> None:

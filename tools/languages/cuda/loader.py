@@ -16,16 +16,20 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 class CudaKernel(PtxKernel):
     """A __global__ function of a CUDA C++ text, to be launched as a Triton kernel is: `kernel[grid](*args, block=256)`.
 
-    text     device code: functions and what they need, no host code
-    name     the function as C++ names it, "scale" or "scale<float, BLOCK>"; may be left out where the text has one
-             function that is no template
-    configs  dicts of macros, as -D defines them: each makes another kernel, and the fastest is used; grid, block and
-             shared_bytes may be functions of the config, and "block" and "shared_bytes" in a config are no macros but
-             stand for arguments that a launch leaves out
-    options  of NVRTC: see `nvrtc.OPTIONS`
+    A launch takes what a launch of a PtxKernel takes.
 
-    A launch raises NotCompiled for a text that does not compile, with its lines, and PtxLaunchError for values that do
-    not fit.
+    Args:
+        text: Device code: functions and what they need, no host code.
+        name: The function as C++ names it, "scale" or "scale<float, BLOCK>"; may be left out where the text has one
+            function that is no template.
+        configs: Dicts of macros, as -D defines them. Each makes another kernel, and the fastest is used. Grid, block
+            and shared_bytes may be functions of the config; "block" and "shared_bytes" in a config are no macros, but
+            stand for arguments that a launch leaves out.
+        options: Options of NVRTC: see `nvrtc.OPTIONS`.
+
+    Raises:
+        NotCompiled: at the first launch, with the lines: the text does not compile.
+        PtxLaunchError: the values do not fit the function.
     """
 
     def __init__(

@@ -268,12 +268,18 @@ def in_charge() -> PtxLauncher:
 class PtxKernel:
     """An entry of a PTX text, to be launched as a Triton kernel is: `kernel[grid](*args, block=256)`.
 
-    text     PTX; with `configs`, a template: each config fills it in, and the fastest is used
-    entry    its name; may be left out where the text has one
-    configs  dicts of parameters; grid, block and shared_bytes may be functions of the config, and "block" and
-             "shared_bytes" in a config stand for arguments that a launch leaves out
+    A launch takes `block` (threads: an int, or up to three), `shared_bytes` (dynamic shared memory), `cluster`
+    (blocks), `cooperative` and `pdl`. Arguments are tensors, of which the entry gets the address, and numbers.
 
-    Raises PtxError for text that is not PTX, with its line, at the first launch.
+    Args:
+        text: PTX; with `configs` a template, which each config fills in. The fastest config is used.
+        entry: The entry's name; may be left out where the text has one.
+        configs: Dicts of parameters. Grid, block and shared_bytes may be functions of the config; "block" and
+            "shared_bytes" in a config stand for arguments that a launch leaves out.
+
+    Raises:
+        PtxError: at the first launch, with the line: the text is not PTX.
+        PtxLaunchError: the values do not fit the entry.
     """
 
     def __init__(self, text: str, *, entry: str | None = None, configs: Sequence[Mapping[str, Any]] = ()) -> None:
