@@ -119,14 +119,14 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="
 
 
 CODES = {
-    0: "done: something was accepted, held, was written, or there was nothing against it",
+    0: "done: a kernel was accepted, a verdict held, a file was written, or no problem was found",
     1: "done, and the answer is no: nothing accepted, a verdict did not hold, an attack got through, a problem",
-    2: "not done: the command line, a file or a setting is not as it must be; the line on stderr says how",
+    2: "not done: the command line, a file or a setting is wrong; the line on stderr says what to type",
     3: "not done, or cut short: something is missing (GPU, package, sandbox, key, disk, memory); see `optimize doctor`",
-    4: "not done: a fault of kerneltune's own; the line on stderr is worth a report",
-    5: "ended as the GPU, or the judge on it, stopped answering; what was finished is stored, `--resume` goes on",
-    6: "ended as the model's provider no longer answered; what was finished is stored, `--resume` goes on",
-    130: "ended by Ctrl-C or SIGTERM; what was finished is stored",
+    4: "not done: a fault of kerneltune; please report the line on stderr",
+    5: "the GPU, or the judge on it, stopped answering; finished attempts are stored, `--resume` continues",
+    6: "the model's provider stopped answering; finished attempts are stored, `--resume` continues",
+    130: "Ctrl-C or SIGTERM; finished attempts are stored",
 }
 
 
