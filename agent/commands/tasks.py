@@ -254,7 +254,8 @@ def _cases_table(task: TaskSpec) -> Table:
     table = columns(*names, right=("bytes", "flops"), cut=("inputs",), spare=("flops", "without a GPU", "bytes"))
     for case in task.cases:
         if not case.held_out:
-            name = f"{case.name} (timed)" if case in task.weighted else case.name
+            weight = f", weight {case.weight:g}" if len(task.weighted) > 1 else ""
+            name = f"{case.name} (timed{weight})" if case in task.weighted else case.name
             table.add_row(name, *_cost(case), "checked" if case.runs_on_cpu else "-", short(shapes(case)))
     return table
 

@@ -15,7 +15,7 @@ from kerneltune.agent.events import Event, RunResumed, Verified, Warned
 from kerneltune.agent.record.trajectory import Trajectory, ending
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import Spending
-from kerneltune.tools.schema.codec import Json, number
+from kerneltune.tools.schema.codec import Json, number, one_line
 from kerneltune.tools.schema.verdict import Comparison, Status, Timing, light_in_words, losses_in_words
 
 _BASELINES = {
@@ -227,9 +227,9 @@ def _measured(material: RunData, best: Attempt) -> Iterator[str]:
     takes = f"Attempt {best.number} takes {words.timing(best.timing)}{of_cases}"
     yield f"{takes}: the speed-up is {told} (with 95 % intervals)."
     for its in best.case_times:
-        yield f"Case {its.case} (weight {its.weight:g}) takes {words.case_time(its)}."
+        yield f"Case {one_line(its.case)} (weight {its.weight:g}) takes {words.case_time(its)}."
     if lost := losses_in_words(best.case_times):
-        yield f"It is {lost}."
+        yield f"It is {one_line(lost)}."
     yield from _footing(material, best)
 
 
