@@ -76,7 +76,9 @@ def test_a_kernel_that_is_fast_at_one_weighted_shape_and_slow_at_another_is_told
     """A program for each row, of 8,192 lanes: right for wide rows, and 256 times too many lanes for narrow ones."""
     (tmp_path / "rows_task.py").write_text(WEIGHTED)
     (tmp_path / "rows.py").write_text(ROW_A_PROGRAM)
-    done = optimize("bench", "rows.py", "--task", "rows_task.py", "--tier", tier, "--json", "--no-store", cwd=tmp_path)
+    done = optimize(
+        "bench", "rows.py", "--task", "rows_task.py", "--tier", tier, "--json", "--no-store", cwd=tmp_path, cold=True
+    )
     told = [json.loads(line) for line in done.stdout.splitlines()]
     verdict = next(line["verdict"] for line in told if line["type"] == "judged_file")
     assert (verdict["status"], verdict["tier"]) == ("correct", tier), verdict["detail"]
