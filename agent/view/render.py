@@ -125,7 +125,7 @@ _END = 1 << 30
 
 
 def chosen_attempt(state: ViewState, ui: Ui) -> Attempt | None:
-    """The attempt whose source is shown: the selected one, else the newest, or the first of a list that is sorted."""
+    """The attempt whose source is shown: the selected one, else the current, or the first of a list that is sorted."""
     if ui.selected is None and ui.attempts != Listing():
         rows = visible_attempts(state, ui)
         return rows[0 if ui.attempts.order else -1] if rows else None
@@ -817,7 +817,7 @@ def _against(compared: Comparison, names: int) -> list[Part]:
     colour = "green" if compared.low > 1 else "red" if compared.high < 1 else ""
     baseline = f"  vs {one_line(compared.baseline):{names or 1}}"
     time = f"  {words.microseconds(compared.baseline_us):>9}" if names else ""
-    return [(f"{words.speedup(compared):<19}", colour), (baseline + time, DIM)]
+    return [(f"{words.speedup(compared):<20}", colour), (baseline + time, DIM)]
 
 
 @dataclass(frozen=True)

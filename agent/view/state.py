@@ -203,8 +203,9 @@ class ViewState:
 
     @property
     def current(self) -> Attempt | None:
-        """The attempt whose source is worth showing: the newest one."""
-        return self.attempts[-1] if self.attempts else None
+        """The attempt whose source is worth showing: the newest one; of a run that ended, the best."""
+        newest = self.attempts[-1] if self.attempts else None
+        return self.best or newest if self.ended else newest
 
     @cached_property
     def finished(self) -> int:

@@ -59,10 +59,9 @@ def timing(measured: Timing) -> str:
 
 def speedup(comparison: Comparison) -> str:
     """Format a speed-up with its interval, or that there is no difference."""
-    interval = f"({comparison.low:.3f}-{comparison.high:.3f})"
-    if comparison.low <= 1.0 <= comparison.high:
-        return f"no difference {interval}"
-    return f"{comparison.speedup:.2f}x {interval}"
+    places = 3 if comparison.high < 10 else 2
+    factor, low, high = (f"{value:.{places}f}" for value in (comparison.speedup, comparison.low, comparison.high))
+    return f"{'no difference' if comparison.low <= 1.0 <= comparison.high else f'{factor}x'} ({low}-{high})"
 
 
 def case_time(its: CaseTime) -> str:

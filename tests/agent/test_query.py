@@ -120,7 +120,7 @@ def test_a_run_is_shown_with_its_attempts(here: Path, capfd: pytest.CaptureFixtu
         assert words in out
     first, second = out.splitlines()[-2:]
     assert first.split()[:4] == ["1", "-", "✗", "wrong"]
-    assert "134.5 µs (134.1-134.9)  1.12x (1.110-1.130)  40         0  wider rows" in second
+    assert "134.5 µs (134.1-134.9)  1.120x (1.110-1.130)  40         0  wider rows" in second
     only = told(capfd, "show", MODEL, "--verdict", "accepted", "--min-speedup", "1.1")
     assert "1 attempt of 2" in only
     assert "✗ wrong  -" not in only
@@ -130,7 +130,7 @@ def test_an_attempt_is_shown_with_all_that_is_known(here: Path, capfd: pytest.Ca
     out = told(capfd, "show", f"{MODEL}/2")
     for words in (
         *("conversation 1 turn 2", "wider rows", "✔ correct", "134.5 µs (134.1-134.9)", "over compile", "over eager"),
-        *("2.08x (2.070-2.090) of 280.0 µs", "held: why", f"runs/{MODEL}/receipts/2.json", "worst cases (1 of 1"),
+        *("2.080x (2.070-2.090) of 280.0 µs", "held: why", f"runs/{MODEL}/receipts/2.json", "worst cases (1 of 1"),
         *("confirmed  memory-bound  10% faster", "derived from", f"diff to {MODEL}/1", "+x = 'naïve ünïcode 核'"),
     ):
         assert words in out, words

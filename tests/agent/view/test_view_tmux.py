@@ -180,7 +180,7 @@ def test_stored_runs_are_browsed_from_the_list_to_the_machine_code(tmux: Tmux) -
     before = tmux.mode("before")
     tmux.resize(80, 24)
     tmux.type(f"{COMMAND} runs")  # as it is typed: without filters, in a terminal
-    tmux.shows("3 stored runs")
+    tmux.shows("4 stored runs")
     tmux.keys("/")
     tmux.ask("send-keys", "-l", "cross")
     tmux.keys("Enter", "Enter")
@@ -188,7 +188,7 @@ def test_stored_runs_are_browsed_from_the_list_to_the_machine_code(tmux: Tmux) -
     tmux.shows("■ the end")
     tmux.keys("s", "Enter")  # the fastest
     tmux.shows("#4 ★ blocks of")
-    tmux.shows("237.2 µs (237.2-237.3)")
+    tmux.shows("237.1 µs (237.0-237.1)")
     tmux.keys("d")
     tmux.shows("@@ ")
     tmux.keys("a")
