@@ -269,7 +269,7 @@ def _times_us(attempt: Attempt, task: TaskSpec) -> dict[str, float]:
     """The median time of each case that was timed, by its name."""
     if attempt.case_times:
         return {its.case: its.timing.median_us for its in attempt.case_times}
-    return {task.main.name: attempt.timing.median_us} if attempt.timing else {}
+    return {case.name: attempt.timing.median_us for case in task.cases[:1]} if attempt.timing else {}
 
 
 _USE = "from best import ModelNew; ModelNew takes the constructor and forward arguments of the task's Model."
@@ -311,6 +311,11 @@ def _measured(verdict: Verdict) -> list[str]:
     timing = verdict.timing
     tier = f", {verdict.tier}" if verdict.tier else ""
     lines = [f"Time: median {timing.median_us:.2f} us [{timing.low_us:.2f}, {timing.high_us:.2f}], cold L2{tier}"]
+    lines += [
+        f"Case {its.case} (weight {its.weight:g}): median {its.timing.median_us:.2f} us"
+        + "".join(f", {c.speedup:.3f}x {c.baseline}" for c in its.comparisons)
+        for its in verdict.case_times
+    ]
     return lines + [
         f"Speed-up over {c.baseline}: {c.speedup:.3f}x [{c.low:.3f}, {c.high:.3f}] ({c.baseline_us:.2f} us)"
         for c in verdict.comparisons

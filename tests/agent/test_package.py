@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kerneltune.agent.events import Judged
 from kerneltune.agent.record.store import Store
+from kerneltune.tools.schema.verdict import CaseTime, Status, Timing
 from tests.agent.shell import ROOT, optimize
 
 STORY = "scripted:" + str(ROOT / "tests/agent/stories/softmax.jsonl")
@@ -92,6 +95,38 @@ def test_runs_of_one_op_at_different_sizes_are_one_file_though_their_task_files_
     use = "import torch, doubled_kernel as op\nfor n in (64, 3): op.doubled(torch.ones(n, 128))\n"
     used = python(tmp_path, "-c", use + "print(op._place_of_function().calls, len(op.KERNELS))", TRITON_INTERPRET="1")
     assert used.stdout == "Counter({'kernel': 2}) 2\n", used.stderr
+
+
+def test_of_a_run_with_weighted_cases_the_attempts_come_along_that_are_faster_in_one(
+    place: Path, tmp_path: Path
+) -> None:
+    """A stored run as a GPU would have left it: its best attempt takes 9 µs in main and 5 in timed_columns, another one
+    20 and 3."""
+    (run,) = (p.name for p in (place / "runs").iterdir() if p.is_dir())
+    with Store.open(place / "runs") as store:
+        events, leader = store.load_events(run), store.load_trajectory(run).best
+        other = next(a for a in store.attempts(run) if a.accepted and leader and a.attempt_id != leader.attempt_id)
+    assert leader is not None
+    us = {leader.attempt_id: (9.0, 5.0), other.attempt_id: (20.0, 3.0)}
+
+    def timed(event: Judged) -> Judged:
+        each = [Timing(n, n - 0.1, n + 0.1, 40, 400) for n in us[event.attempt_id]]
+        cases = tuple(CaseTime(name, 1.0, its) for name, its in zip(("main", "timed_columns"), each, strict=True))
+        verdict = replace(event.verdict, status=Status.CORRECT, timing=each[0], tier="judged", case_times=cases)
+        return replace(event, verdict=verdict, rank_key=(each[0].median_us,))
+
+    with Store.open(tmp_path / "runs") as store:
+        store.write_all([timed(e) if isinstance(e, Judged) and e.attempt_id in us else e for e in events])
+    made = told(optimize("package", run, "-o", "chosen.py", "--json", cwd=tmp_path))
+    assert made["attempts"] == [leader.attempt_id, other.attempt_id]
+    entries = (
+        "import chosen as op; print([(e.kernel, e.lead) for e in op.VERIFIED if e.inputs[0].shape[1] == 8192][:2])"
+    )
+    used = python(tmp_path, "-c", entries)
+    assert used.stdout == "[(1, ((16, 362),)), (0, ((363, 8192),))]\n", used.stderr
+    assert "\n# Case timed_columns (weight 1): median 3.00 us\n" in (tmp_path / "chosen.py").read_text()
+    alone = told(optimize("package", leader.attempt_id, "-o", "alone.py", "--json", cwd=tmp_path))
+    assert alone["attempts"] == [leader.attempt_id]
 
 
 TRAIN = """
