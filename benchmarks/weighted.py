@@ -55,7 +55,10 @@ def row(name: str, best: Attempt, attempts: Sequence[Attempt]) -> str:
     timed = [a for a in attempts if len(a.case_times) == len(best.case_times)]
     alone = min(timed, key=lambda a: next(its.timing.median_us for its in a.case_times if its.case == "main"))
     worst = min(best.case_times, key=speedup)
-    chosen = [max(speedup(a.case_times[n]) for a in timed) for n in range(len(best.case_times))]
+    chosen = [
+        min(c.baseline_us for c in its.comparisons) / min(a.case_times[n].timing.median_us for a in timed)
+        for n, its in enumerate(best.case_times)
+    ]
     over = min((c.speedup for c in best.comparisons), default=float("nan"))
     single = over * weighted_us(best) / weighted_us(alone)
     return (

@@ -565,7 +565,7 @@ def _header(state: ViewState, width: int, now: float, *, facts: bool = False) ->
 def _title(state: ViewState, width: int, now: float) -> Text:
     left: list[Part] = [(" kerneltune", "bold"), "  ", (one_line(state.task or ""), "bold cyan")]
     if state.started:
-        author = state.started.author + (" author" if state.started.author == "offline" else "")
+        author = "search, no model" if state.started.author == "offline" else state.started.author
         strategy = state.started.limits.get("strategy")
         for fact in filter(None, (state.gpu, author, strategy if isinstance(strategy, str) else None)):
             left += [(" · ", DIM), one_line(fact)]
@@ -647,7 +647,7 @@ def _footer(state: ViewState, width: int, ui: Ui, library: Library) -> Text:
         return line(*parts, " ", (ui.note, "bold"))
     if not ui.keys:
         resume = f": optimize --resume {shell_word(state.run_id)}" if state.run_id else ""
-        stops = "ended" if state.ended else "Ctrl-C stops; nothing finished is lost"
+        stops = "ended; to go on" if state.ended else "Ctrl-C stops; nothing finished is lost"
         return line(*parts) if parts else line(" ", (stops + resume, DIM))
     for key, what in _keys_of(ui):
         more: list[Part] = [" ", (key, "bold"), (f" {what} ", DIM)]
@@ -752,7 +752,7 @@ def best_facts(state: ViewState, width: int, most: int = 99) -> list[Text]:
     row = state.best
     if row is None or row.verdict is None:
         return [_rule(width, ("best so far", "bold")), line((" no correct kernel yet", DIM))]
-    said = "best so far" if row.timing else words.FIRST_CHOICE
+    said = ("best" if state.ended else "best so far") if row.timing else words.FIRST_CHOICE
     head = _rule(width, (f"{said} ", "bold"), (f"#{row.number} {words.short_name(row)}", "bold green"))
     facts = [line(" ", *parts) for parts in verdict_facts(row, width, state.gpu, most)]
     return [head, *facts, *(line(" ", *parts) for parts in _goal_bar(row.verdict, width))]
