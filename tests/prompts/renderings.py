@@ -1,11 +1,13 @@
 """The prompts that are stored and compared word for word."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from kerneltune.agent.attempt import Lesson
-from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble
+from kerneltune.agent.authors.llm.prompts import RunPrompts, Trouble, format_bench
 from kerneltune.agent.export import instructions
 from kerneltune.tools.languages import FOLDERS
+from kerneltune.tools.schema.verdict import CaseTime, Comparison, Status, Timing, Verdict, losses_in_words
 from tests.agent.authors.llm.run_parts import (
     REJECTED,
     TASK,
@@ -75,6 +77,7 @@ def renderings() -> dict[str, str]:
     found["export_talk"] = instructions.talk(its)
     found["export_fix"] = _messages(instructions.fix(its, "import torch", "compile_failed", error))
     found["export_fim"] = _messages(instructions.fim("copy", "def copy(x, y):", "\n\nclass ModelNew: ..."))
+    found["weighted_cases"] = _of_weights()
     return {f"{name}.txt": text + "\n" for name, text in found.items()}
 
 
@@ -83,6 +86,24 @@ def _of_products(arch: str, language: str) -> str:
     plain, products = (RunPrompts(bench, arch, None, language).system for bench in (workbench(), with_products()))
     more = [line for line in products.splitlines() if line not in plain]
     return "\n".join([f"{arch} {language}:", *more])
+
+
+def _of_weights() -> str:
+    """What a prompt says of the cases where several have a weight and not otherwise, and a bench of their times."""
+    bench = workbench()
+    cases = (replace(bench.task.main, weight=3.0), replace(bench.task.cases[1], weight=1.0), *bench.task.cases[2:])
+    weighted = replace(bench, task=replace(bench.task, cases=cases))
+    plain, words = (RunPrompts(its, "sm_90", "NVIDIA H200").system for its in (bench, weighted))
+    more = [line for line in words.splitlines() if line not in plain.splitlines()]
+    times = (Timing(9.0, 8.9, 9.1, 40, 400), Timing(5.0, 4.9, 5.1, 40, 400))
+    told = tuple(
+        CaseTime(case.name, case.weight, us, (Comparison("compile", 8.1, 0.9, 0.89, 0.91),))
+        for case, us in zip(cases, times, strict=False)
+    )
+    verdict = Verdict(
+        Status.CORRECT, f"right; {losses_in_words(told)}", timing=times[0], case_times=told, tier="judged"
+    )
+    return "\n".join([*more, "", format_bench(attempt(1, verdict), weighted, None, None)])
 
 
 def _messages(messages: list[dict[str, str]]) -> str:
