@@ -143,6 +143,15 @@ def _other_evaluator(about: Mapping[str, Any]) -> str:
     return "it is of another version" if about.get("evaluator") else f"it says: {about.get('error')}"
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a file that a person asked for, and folders above it that are not there. Raises UsageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
 def require_record(runs_dir: Path) -> None:
     """Raise UsageError where nothing is stored: opening a record would make an empty one."""
     if not (runs_dir / DATABASE).is_file():

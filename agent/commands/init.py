@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from kerneltune.agent.commands import AsJson, Dtype, NewTask, Overwrite, Shape
+from kerneltune.agent.commands import AsJson, Dtype, NewTask, Overwrite, Shape, write_text
 from kerneltune.agent.commands.tasks import CheckedTask, checked_task, print_check
 from kerneltune.agent.view.output import standard_page
 from kerneltune.tools.schema.codec import one_line, read_file, shell_word
@@ -63,11 +63,7 @@ def init(
     path = output or Path(_NAMELESS if source is None else file_name(parts.name))
     _require_free(path, own, overwrite=overwrite)
     text = task_source(parts, origin, told_calls(parts, shape, dtype))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    write_text(path, text)
     found = _checked(path) if check else None
     sound = found.sound if isinstance(found, CheckedTask) else None if found is None else False
     if json:
@@ -131,10 +127,7 @@ def _kept(path: Path, text: str, source: str) -> Path:
         raise UsageError(
             f"{path} is there already and is not what {source} gives now; to use it: --task {path}, or remove it"
         )
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    write_text(path, text)
     return path
 
 

@@ -386,12 +386,9 @@ def print_end(end: SuiteEnd, *, json: bool) -> None:
     _print_shares(page, authors)
     if end.work.sample_attempts:
         _print_samples(page, authors, end.work)
-    page.print(heading("next"))
-    name = shell_word(end.work.name)
-    table = facts()
-    table.add_row(f"optimize report {name} --suite", "everything as one HTML file")
-    table.add_row("optimize show RUN", "one of its runs")
-    page.print(table)
+    report = f"optimize report {shell_word(end.work.name)} --suite"
+    rows = ((report, "everything as one HTML file"), ("optimize show RUN", "one of its runs"))
+    page.print(heading("next"), facts(rows))
 
 
 def _result(end: SuiteEnd) -> dict[str, Json]:
