@@ -143,10 +143,17 @@ def _other_evaluator(about: Mapping[str, Any]) -> str:
     return "it is of another version" if about.get("evaluator") else f"it says: {about.get('error')}"
 
 
+def require_free(path: Path, *, overwrite: bool) -> None:
+    """Raise UsageError where a file or folder would be replaced that nobody said may be."""
+    if path.exists() and not overwrite:
+        raise UsageError(f"{path} is there already; give --overwrite to replace it, or another -o")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file that a person asked for, and folders above it that are not there. Raises UsageError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.exists():  # else mkdir would say of a file in its place that it exists
+            path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from kerneltune.agent.commands import AsJson, Overwrite, write_text
+from kerneltune.agent.commands import AsJson, Overwrite, require_free, write_text
 from kerneltune.agent.view.output import standard_page
 from kerneltune.tools.schema.codec import one_line, read_file, shell_word
 from kerneltune.tools.schema.errors import UsageError
@@ -48,8 +48,7 @@ def convert(
 
     given = Path(os.path.expanduser(source))
     path = output or Path(f"{given.stem}_cuda.py")
-    if not overwrite and path.exists():
-        raise UsageError(f"{path} is there already: -o FILE names another, --overwrite replaces it")
+    require_free(path, overwrite=overwrite)
     try:
         text = read_file(given).decode("utf-8-sig")
         made = converted_python(text) if given.suffix == ".py" else converted(text, given.name)
