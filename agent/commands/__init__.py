@@ -15,9 +15,12 @@ from cyclopts import Parameter
 from kerneltune.tools.schema.errors import Unfit, UsageError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     import httpx2
 
     from kerneltune.agent.settings import Settings
+    from kerneltune.tools.sandbox.workers import Workers
 
 DATABASE = "runs.db"  # agent.record.store knows it too, and takes a third of a second to import
 
@@ -141,6 +144,13 @@ def _other_evaluator(about: Mapping[str, Any]) -> str:
     if about.get("evaluator") == evaluator_sha256():
         return ""
     return "it is of another version" if about.get("evaluator") else f"it says: {about.get('error')}"
+
+
+def begun_workers(settings: "Settings") -> "AbstractContextManager[Workers]":
+    """Begin to start the workers, which takes seconds; what else a command needs is imported meanwhile."""
+    from kerneltune.tools.sandbox import workers
+
+    return workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir)
 
 
 def require_free(path: Path, *, overwrite: bool) -> None:
