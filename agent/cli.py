@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, get_args
 
 from cyclopts import App, CoercionError, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
@@ -21,7 +21,7 @@ from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 from kerneltune.agent.commands.run import run
 from kerneltune.agent.models.types import LlmError
 from kerneltune.agent.settings import flag_of
-from kerneltune.tools.schema.codec import one_line, plain
+from kerneltune.tools.schema.codec import did_you_mean, one_line, plain
 from kerneltune.tools.schema.errors import NO_ROOM, GpuLost, KerneltuneError, Unfit, UsageError
 
 ABOUT = {  # with what the first page says of each, for which none has to be imported: that takes 100 ms
@@ -241,8 +241,7 @@ def _chain(error: CycloptsError) -> str:
 def _unknown(flag: str, known: Iterable[str], error: CycloptsError) -> str:
     name = flag.partition("=")[0]
     of = f"{_chain(error)} has no flag {name}" if error.command_chain else f"no flag {name}"
-    close = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"{of}; did you mean {close[0]}?" if close else f"{of}; see {_page(error)}"
+    return f"{of}; {did_you_mean(name, known, f'see {_page(error)}')}"
 
 
 def _missing(error: MissingArgumentError) -> str:
@@ -265,14 +264,9 @@ def _not_a_value(error: CoercionError) -> str:
     place = f"{flag} {error.token.value!r}".strip()
     choices = [c for c in get_args(error.target_type) if isinstance(c, str)]
     if choices:
-        return f"{place} is not one of {', '.join(choices)}{_meant(error.token.value, choices)}"
+        return f"{place} is not one of {', '.join(choices)}{did_you_mean(error.token.value, choices, lead='; ')}"
     kind = _KINDS.get(error.target_type) if error.target_type else None
     return f"{place} is not {kind or 'of the right kind'}; see {_page(error)}"
-
-
-def _meant(typed: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(typed, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _one_too_many(token: str, error: CycloptsError) -> str:

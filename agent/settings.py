@@ -3,7 +3,6 @@
 A setting has the name of its flag: `--max-time`, KERNELTUNE_MAX_TIME.
 """
 
-import difflib
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from kerneltune.agent.models.providers import KEY_VARIABLES
 from kerneltune.agent.models.types import Effort
 from kerneltune.tools.languages import FOLDERS
+from kerneltune.tools.schema.codec import did_you_mean
 from kerneltune.tools.schema.errors import UsageError
 
 _PREFIX = "KERNELTUNE_"
@@ -250,6 +250,4 @@ def _from_text(field_name: str, text: str, variable: str) -> object:
 
 
 def _meant(name: str, known: Collection[str]) -> str:
-    """What was meant, or all that could have been."""
-    close = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}"
+    return did_you_mean(name, known, f"known: {', '.join(sorted(known))}")

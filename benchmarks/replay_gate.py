@@ -46,13 +46,15 @@ VOLATILE = {
     "error_ratio", "max_abs_error", "warnings", "timed_shape",
 }  # fmt: skip
 LONG = 600  # characters: a longer text is kept as its digest and its first line
-_RUN_ID = re.compile(r"\b\d{8}-\d{6}-\w+?-[0-9a-f]{4}\b")
+_RUN_ID = re.compile(r"\b\d{8}-\d{6}-\w+?-(?:[0-9a-f]{4}){1,2}\b")
 _TEMPORARY = re.compile(r"\S*/tmp\w{8}/")  # a folder of tempfile's, as `_Copy` makes them
 _SEEDED = (  # what depends on what was drawn, and on how fast the machine is
     (re.compile(r"[\d,]+ of [\d,]+ elements wrong.*", re.DOTALL), "N elements wrong"),
     (re.compile(r"worst error [\d.e+-]+"), "worst error N"),
     (re.compile(r"[\d,]+ elements compared"), "N elements compared"),
     (re.compile(r"Largest error: .*"), "Largest error: N"),
+    (re.compile(r"worst at \[.*", re.DOTALL), "worst at N"),
+    (re.compile(r"\b\d+ of (its|[\d,]+) programs"), "N programs"),
     (re.compile(r"(; )?errors lean [a-z ]+ zero \([^)]* standard errors\)"), ""),
     (re.compile(r"(PTXAS error: [^\n]*).*", re.DOTALL), r"\1"),
     (

@@ -15,9 +15,12 @@ from cyclopts import Parameter
 from kerneltune.tools.schema.errors import Unfit, UsageError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     import httpx2
 
     from kerneltune.agent.settings import Settings
+    from kerneltune.tools.sandbox.workers import Workers
 
 DATABASE = "runs.db"  # agent.record.store knows it too, and takes a third of a second to import
 
@@ -141,6 +144,29 @@ def _other_evaluator(about: Mapping[str, Any]) -> str:
     if about.get("evaluator") == evaluator_sha256():
         return ""
     return "it is of another version" if about.get("evaluator") else f"it says: {about.get('error')}"
+
+
+def begun_workers(settings: "Settings") -> "AbstractContextManager[Workers]":
+    """Begin to start the workers, which takes seconds; what else a command needs is imported meanwhile."""
+    from kerneltune.tools.sandbox import workers
+
+    return workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir)
+
+
+def require_free(path: Path, *, overwrite: bool) -> None:
+    """Raise UsageError where a file or folder would be replaced that nobody said may be."""
+    if path.exists() and not overwrite:
+        raise UsageError(f"{path} is there already; give --overwrite to replace it, or another -o")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that a person asked for, and folders above it that are not there. Raises UsageError."""
+    try:
+        if not path.parent.exists():  # else mkdir would say of a file in its place that it exists
+            path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def require_record(runs_dir: Path) -> None:

@@ -23,6 +23,7 @@ from kerneltune.agent.commands import (
     Unsandboxed,
     UseService,
     Width,
+    begun_workers,
     may_use_service,
     service_answer,
 )
@@ -183,11 +184,7 @@ def _bench(
     view = _view(len(candidates), json=json, plain=plain)
     with contextlib.ExitStack() as stack:
         stack.enter_context(view.status)
-        from kerneltune.tools.sandbox import workers
-
-        begun = stack.enter_context(
-            workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir)
-        )
+        begun = stack.enter_context(begun_workers(settings))
         from kerneltune.agent.commands.session import Patience, session, workshop
         from kerneltune.agent.record.store import Store
 

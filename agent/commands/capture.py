@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from rich.text import Text
 
 import kerneltune
-from kerneltune.agent.commands import AsJson, NewTask, Overwrite
+from kerneltune.agent.commands import AsJson, NewTask, Overwrite, require_free, write_text
 from kerneltune.agent.settings import environment_of_python
 from kerneltune.agent.view.output import columns, say, standard_page
 from kerneltune.agent.view.text import plural
@@ -68,8 +68,8 @@ def capture(
     if not words:
         raise UsageError("name the program after --, as in: optimize capture --of Tail -- python train.py")
     path = output or (Path(file_name(of.replace(":", ".").rpartition(".")[2])) if of else None)
-    if path is not None and path.exists() and not overwrite:
-        raise UsageError(f"{path} is there already; give --overwrite to replace it, or -o another.py")
+    if path is not None:
+        require_free(path, overwrite=overwrite)
     with ScratchFolder() as scratch:
         code = _run(of, words, scratch)
         seen = seen_in(scratch)
@@ -116,10 +116,7 @@ def _write(seen: "Seen", path: Path) -> None:
     made = task_source(
         parts_of(text, seen.name, source), f"{source.name}:{seen.name}, as it was called", seen.calls, seen.made
     )
-    try:
-        path.write_text(made)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    write_text(path, made)
 
 
 def _tell(seen: "Seen", path: Path, *, json: bool) -> None:

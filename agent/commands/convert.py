@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from kerneltune.agent.commands import AsJson, Overwrite
+from kerneltune.agent.commands import AsJson, Overwrite, require_free, write_text
 from kerneltune.agent.view.output import standard_page
 from kerneltune.tools.schema.codec import one_line, read_file, shell_word
 from kerneltune.tools.schema.errors import UsageError
@@ -48,18 +48,15 @@ def convert(
 
     given = Path(os.path.expanduser(source))
     path = output or Path(f"{given.stem}_cuda.py")
-    if not overwrite and path.exists():
-        raise UsageError(f"{path} is there already: -o FILE names another, --overwrite replaces it")
+    require_free(path, overwrite=overwrite)
     try:
         text = read_file(given).decode("utf-8-sig")
         made = converted_python(text) if given.suffix == ".py" else converted(text, given.name)
-        path.write_text(made, encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{source}: {error}") from error
-    except CannotConvert as error:
+    except (OSError, UnicodeDecodeError, CannotConvert) as error:
         raise UsageError(f"{source}: {error}") from error
     except RecursionError as error:
         raise UsageError(f"{source}: an expression or a block is nested too deeply") from error
+    write_text(path, made)
     looks = [(number, line.strip()) for number, line in enumerate(made.split("\n"), 1) if "# LOOK" in line]
     if json:
         told = {"type": "convert", "schema_version": 1, "path": str(path), "origin": source}

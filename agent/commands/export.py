@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kerneltune.agent.commands import AsJson, RunsDir, missing_for_export, require_record
+from kerneltune.agent.commands import AsJson, RunsDir, missing_for_export, no_runs, require_record
 from kerneltune.agent.export.base import FORMATS, Format, format_of, formats_of, near
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view import text as words
@@ -271,7 +271,7 @@ def _chosen(
     store: "Store", asked: ExportRequest, until: int, sources: Mapping[str, tuple[str, str]]
 ) -> "Sequence[ChosenRun]":
     if not sources:
-        raise UsageError(f"{store.path} holds no run yet; make one: optimize --task softmax")
+        raise no_runs(store.path.parent)
     known = {name for name, _ in sources.values()}
     for name in asked.tasks:
         if name not in known and name not in sources:

@@ -46,7 +46,6 @@ from kerneltune.agent.settings import Settings, chosen_settings
 from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.bench import BENCH_TIMEOUT_S, CPU_JUDGE, OPEN_TIMEOUT_S, WARM_TIMEOUT_S, calibrate
 from kerneltune.tools.evaluator import Evaluator
-from kerneltune.tools.sandbox import workers
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line, parsed
 from kerneltune.tools.schema.errors import GpuLost, KerneltuneError, TaskError, Unfit, WorkerError
@@ -225,10 +224,7 @@ class JudgeActor:
         given = unpacked(JudgeSetup, self._setup)[0]
         settings = chosen_settings({name: value for name, value in encode(given).items() if value})
         self._folder = Path(self._held.enter_context(ScratchFolder()))
-        begun = self._held.enter_context(
-            workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir)
-        )
-        shop = self._held.enter_context(workshop(settings, lambda _: None, begun))
+        shop = self._held.enter_context(workshop(settings, lambda _: None))
         self._host = platform.node()
         self._tasks = OpenTasks(lambda file: session(shop, file), MOST_OPEN, lambda: memory_is_short(shop.gpu))
         self._held.callback(self._tasks.close)

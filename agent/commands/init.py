@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from kerneltune.agent.commands import AsJson, Dtype, NewTask, Overwrite, Shape
+from kerneltune.agent.commands import AsJson, Dtype, NewTask, Overwrite, Shape, require_free, write_text
 from kerneltune.agent.commands.tasks import CheckedTask, checked_task, print_check
 from kerneltune.agent.view.output import standard_page
 from kerneltune.tools.schema.codec import one_line, read_file, shell_word
@@ -61,13 +61,9 @@ def init(
 
     parts, origin, own = _parts(source)
     path = output or Path(_NAMELESS if source is None else file_name(parts.name))
-    _require_free(path, own, overwrite=overwrite)
+    _require_task_file(path, own, overwrite=overwrite)
     text = task_source(parts, origin, told_calls(parts, shape, dtype))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    write_text(path, text)
     found = _checked(path) if check else None
     sound = found.sound if isinstance(found, CheckedTask) else None if found is None else False
     if json:
@@ -131,10 +127,7 @@ def _kept(path: Path, text: str, source: str) -> Path:
         raise UsageError(
             f"{path} is there already and is not what {source} gives now; to use it: --task {path}, or remove it"
         )
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    write_text(path, text)
     return path
 
 
@@ -176,13 +169,12 @@ def _near(path: Path) -> str:
     return f"; did you mean {path.with_name(close[0])}?" if close else ""
 
 
-def _require_free(path: Path, own: Path | None, *, overwrite: bool) -> None:
+def _require_task_file(path: Path, own: Path | None, *, overwrite: bool) -> None:
     if path.suffix != ".py":
         raise UsageError(f"--output {path}: a task is a Python file, as in {path.stem or 'mytask'}.py")
     if own is not None and path.exists() and path.samefile(own):
         raise UsageError(f"--output {path} is the file to read; give the task a file of its own")
-    if path.exists() and not overwrite:
-        raise UsageError(f"{path} is there already; give --overwrite to replace it, or -o another.py")
+    require_free(path, overwrite=overwrite)
 
 
 def _checked(path: Path) -> CheckedTask | str:

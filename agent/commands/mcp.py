@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from cyclopts import App
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kerneltune.agent.commands import Arch, RunsDir, Unsandboxed
+from kerneltune.agent.commands import Arch, RunsDir, Unsandboxed, begun_workers
 from kerneltune.agent.settings import Environment, Language, Settings, chosen_settings, environment
 from kerneltune.tools.schema.codec import Json, leads_within, one_line, plain
 from kerneltune.tools.schema.errors import KerneltuneError, Unfit, UsageError, is_shortage
@@ -74,7 +74,6 @@ def mcp(*, arch: Arch = None, runs_dir: RunsDir = None, allow_unsandboxed: Unsan
     from mcp.server.stdio import stdio_server
 
     from kerneltune.agent.view.output import silence
-    from kerneltune.tools.sandbox import workers
 
     with open(os.devnull) as nothing:
         lines = lines_of(os.fdopen(taken(0, nothing.fileno()), "rb"))
@@ -87,7 +86,7 @@ def mcp(*, arch: Arch = None, runs_dir: RunsDir = None, allow_unsandboxed: Unsan
             await server.run(read, write, server.create_initialization_options())
 
     with (
-        workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as begun,
+        begun_workers(settings) as begun,
         prepared(settings, environment(), begun) as service,
     ):
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from kerneltune.agent.commands import AsJson, MovedTask, RunsDir, TrustTask, require_record
+from kerneltune.agent.commands import AsJson, MovedTask, RunsDir, TrustTask, require_free, require_record
 from kerneltune.agent.record.folder import is_plain, packaged_attempts, write_whole
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view.output import LineWriter, say
@@ -143,8 +143,7 @@ def _described(store: "Store", run: "RunStarted", given: str | None, *, trust_ta
 
 
 def _write(files: dict[Path, str], output: Path, *, overwrite: bool) -> None:
-    if output.exists() and not overwrite:
-        raise UsageError(f"{output} is there already; give --overwrite to replace it, or another -o")
+    require_free(output, overwrite=overwrite)
     for path, text in files.items():
         try:
             data = text.encode()

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
-from kerneltune.agent.commands import AsJson, RunsDir, require_record
+from kerneltune.agent.commands import AsJson, RunsDir, no_runs, require_record
 from kerneltune.agent.export.privacy import names_known
 from kerneltune.agent.record.folder import folder_of, receipt_path, write_whole
 from kerneltune.agent.report.data import RunData, claim
@@ -171,7 +171,7 @@ def _best_of_each_task(store: "Store") -> tuple[list[str], int]:
 
     all_of_them = store.runs(Filter(limit=2**31))
     if not all_of_them:
-        raise UsageError(f"{store.path} holds no run yet; make one: optimize --task softmax")
+        raise no_runs(store.path.parent)
     hashes = {chosen.run_id: chosen.task_sha256 for chosen in store.choose()}
     best: dict[tuple[str | None, str | None], RunSummary] = {}
     for run in all_of_them:  # the latest first

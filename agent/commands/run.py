@@ -23,6 +23,7 @@ from kerneltune.agent.commands import (
     TrustTask,
     Unsandboxed,
     Width,
+    begun_workers,
     require_record,
 )
 from kerneltune.agent.models.providers import OFFLINE, REPLAY, SPELLINGS, parse
@@ -170,9 +171,7 @@ def _run_shown(
                 pages.serve(view)
             if choice.kind == "live":
                 view(Note("", "starting", f"going on with {resume}" if resume else str(task)))
-            from kerneltune.tools.sandbox import workers
-
-            with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as warming:
+            with begun_workers(settings) as warming:
                 from kerneltune.agent.commands.lifecycle import resume_run, run_task
 
                 if resume is None:

@@ -1,6 +1,5 @@
 """`optimize selftest`: the corpus of attacks and of honest kernels through this machine's evaluator."""
 
-import difflib
 import json as jsonlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from rich.text import Text
 from kerneltune.agent.commands import AsJson, Tier, Unsandboxed, Width
 from kerneltune.agent.settings import Settings, chosen_settings
 from kerneltune.agent.view.output import StatusLine, columns, say, standard_page, status_line
-from kerneltune.tools.schema.codec import Json, one_line
+from kerneltune.tools.schema.codec import Json, did_you_mean, one_line
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Tier as VerdictTier
 from kerneltune.tools.schema.verdict import Verdict
@@ -91,8 +90,7 @@ def run_corpus(
 def _chosen(specimens: "Sequence[Specimen]", families: Sequence[str]) -> "list[Specimen]":
     known = sorted({s.family for s in specimens})
     if unknown := [f for f in families if f not in known]:
-        close = difflib.get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"the corpus has {', '.join(known) or 'none'}"
+        hint = did_you_mean(unknown[0], known, f"the corpus has {', '.join(known) or 'none'}")
         raise UsageError(f"no class {unknown[0]!r}; {hint}")
     return [s for s in specimens if not families or s.family in families]
 

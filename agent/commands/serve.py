@@ -16,7 +16,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from kerneltune.agent.commands import Arch, RunsDir, Unsandboxed, Width, service_socket
+from kerneltune.agent.commands import Arch, RunsDir, Unsandboxed, Width, begun_workers, service_socket
 from kerneltune.agent.settings import chosen_settings, environment
 from kerneltune.tools.schema.codec import one_line, read_file
 from kerneltune.tools.schema.errors import Unfit, UsageError
@@ -83,14 +83,12 @@ def serve(
         listening = [held.enter_context(_on_unix(path))] if listen is None else []
         if on_tcp is not None:
             listening.append(held.enter_context(_on_tcp(on_tcp, may_move=listen is None)))
-        from kerneltune.tools.sandbox import workers
-
         print(f"serving on {_place(listening[0], path)}", flush=True)
         if made and not web:
             print(f"token {token}", flush=True)
         if web:
             print(f"pages at {_place(listening[-1], path)}/?token={token}", flush=True)
-        with workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir) as begun:
+        with begun_workers(settings) as begun:
             from kerneltune.agent.commands.http_server import HttpServer, listen_to
             from kerneltune.agent.commands.service import Service
             from kerneltune.agent.commands.web import RecordPages

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from kerneltune.agent.attempt import StopReason
+from kerneltune.agent.commands import begun_workers
 from kerneltune.agent.events import Emit, Note, RunEnded, RunStarted, Warned
 from kerneltune.agent.record.folder import ReceiptBook, is_plain
 from kerneltune.agent.settings import Settings
@@ -223,10 +224,7 @@ def workshop(settings: Settings, show: Emit, begun: workers.Workers | None = Non
     gpu = gpu_info()
     show(Note("", "starting", "importing torch and triton, once"))
     with contextlib.ExitStack() as held:
-        begun = begun or held.enter_context(
-            workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir)
-        )
-        machine = begun.machine()
+        machine = (begun or held.enter_context(begun_workers(settings))).machine()
         lowering = held.enter_context(contextlib.closing(Lowering(machine)))
         arch = settings.arch or (f"sm_{gpu.arch}" if gpu else DEFAULT_ARCH)
         yield Workshop(machine, gpu, arch, sandbox, settings, lowering, show)

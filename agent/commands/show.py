@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kerneltune.agent.attempt import Attempt
@@ -191,7 +190,7 @@ def _show_run(store: "Store", run_id: str, parts: Parts, wanted: Filter, page: P
             told["conversations"] = encode(_conversations(store, run_id))
         return print(jsonlib.dumps(told, allow_nan=False))
     left_out = f" of {summary.attempts}" if summary.attempts > len(attempts) else ""
-    page.print(_run_facts(*about), heading(f"{words.plural(len(attempts), 'attempt')}{left_out}"))
+    page.print(facts(_run_facts(*about)), heading(f"{words.plural(len(attempts), 'attempt')}{left_out}"))
     if attempts:
         page.print(attempts_table(attempts, summary.best_attempt_id))
     return None
@@ -497,24 +496,24 @@ def line_json(attempt: Attempt) -> dict[str, Json]:
     }
 
 
-def _run_facts(started: RunStarted, summary: RunSummary, best_path: str | None, merged_from: str | None) -> Table:
-    table = facts()
-    table.add_row("run", summary.run_id)
-    table.add_row("task", f"{summary.task} (sha256 {started.task_sha256[:16]})")
+def _run_facts(
+    started: RunStarted, summary: RunSummary, best_path: str | None, merged_from: str | None
+) -> Iterator[tuple[str, str | Text]]:
+    yield "run", summary.run_id
+    yield "task", f"{summary.task} (sha256 {started.task_sha256[:16]})"
     if merged_from is not None:
-        table.add_row("came with", merged_from)
-    table.add_row("author", f"{summary.author} ({started.author_why})")
-    table.add_row("where", words.where(summary))
-    table.add_row("began", f"{summary.started:%Y-%m-%d %H:%M:%S} UTC")
-    table.add_row("ended", summary.why or "not yet, or its process was killed")
-    table.add_row("versions", ", ".join(f"{k} {v}" for k, v in started.versions.items()))
-    table.add_row("limits", words.limits_in_words(started.limits) or "none")
-    table.add_row("verdicts", _counts(summary))
+        yield "came with", merged_from
+    yield "author", f"{summary.author} ({started.author_why})"
+    yield "where", words.where(summary)
+    yield "began", f"{summary.started:%Y-%m-%d %H:%M:%S} UTC"
+    yield "ended", summary.why or "not yet, or its process was killed"
+    yield "versions", ", ".join(f"{k} {v}" for k, v in started.versions.items())
+    yield "limits", words.limits_in_words(started.limits) or "none"
+    yield "verdicts", _counts(summary)
     untimed = summary.best_attempt_id is not None and summary.best_us is None
-    table.add_row("chosen" if untimed else "best", words.best_in_words(summary, in_full=True))
+    yield "chosen" if untimed else "best", words.best_in_words(summary, in_full=True)
     if best_path:
-        table.add_row("kernel", Text(one_line(best_path), style="bold"))
-    return table
+        yield "kernel", Text(one_line(best_path), style="bold")
 
 
 def _counts(run: RunSummary) -> Text:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from kerneltune.agent.commands.fleet import Fleet
     from kerneltune.agent.commands.lifecycle import Choice
     from kerneltune.agent.commands.rounds import SuiteRun, SuiteWork
-    from kerneltune.agent.commands.session import Workshop
     from kerneltune.agent.record.store import Store
     from kerneltune.agent.report.suite import Suite
     from kerneltune.agent.view.output import ViewChoice
@@ -164,8 +163,9 @@ def run_suite(asked: Asked, settings: Settings, *, json: bool, plain: bool) -> i
 
         def begun(view: "SuiteView") -> "SuiteWork":
             from kerneltune.agent.commands.rounds import SuiteWork
+            from kerneltune.agent.commands.session import workshop
 
-            shop = _workshop(held, settings, view)
+            shop = held.enter_context(workshop(settings, view))
             shop = fleet.workshop(shop) if fleet else shop
             return SuiteWork(
                 name, wanted, authors, settings, here, shop, store, view, began, asked.sample_attempts, fleet=fleet
@@ -331,15 +331,6 @@ def _fleet(address: str, settings: Settings) -> "Fleet":
     return Fleet.start(address, settings, say)
 
 
-def _workshop(held: ExitStack, settings: Settings, view: "SuiteView") -> "Workshop":
-    """The workers of all runs, which live as long as `held`."""
-    from kerneltune.agent.commands.session import workshop
-    from kerneltune.tools.sandbox import workers
-
-    begun = workers.begun(allow_unconfined=settings.allow_unsandboxed, cache_dir=settings.cache_dir)
-    return held.enter_context(workshop(settings, view, held.enter_context(begun)))
-
-
 # What it came to ------------------------------------------------------------------------------------------------------
 
 
@@ -384,12 +375,9 @@ def print_end(end: SuiteEnd, *, json: bool) -> None:
     _print_shares(page, authors)
     if end.work.sample_attempts:
         _print_samples(page, authors, end.work)
-    page.print(heading("next"))
-    name = shell_word(end.work.name)
-    table = facts()
-    table.add_row(f"optimize report {name} --suite", "everything as one HTML file")
-    table.add_row("optimize show RUN", "one of its runs")
-    page.print(table)
+    report = f"optimize report {shell_word(end.work.name)} --suite"
+    rows = ((report, "everything as one HTML file"), ("optimize show RUN", "one of its runs"))
+    page.print(heading("next"), facts(rows))
 
 
 def _result(end: SuiteEnd) -> dict[str, Json]:

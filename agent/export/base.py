@@ -9,7 +9,6 @@ trajectory makes its rows.
 """
 
 import dataclasses
-import difflib
 import importlib
 import inspect
 import math
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, did_you_mean
 from kerneltune.tools.schema.errors import UsageError
 
 if TYPE_CHECKING:
@@ -200,8 +199,7 @@ def format_of(spec: str) -> Format:
 def near(name: str, known: Iterable[str]) -> str:
     """The name that was probably meant, or all there are."""
     known = list(known)
-    close = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    return did_you_mean(name, known, f"there are {', '.join(known)}")
 
 
 def options(what: str, text: str, of: Callable[..., Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from kerneltune.agent.models.providers import PROVIDERS as MODEL_PROVIDERS
 from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.languages.base import language_of
+from kerneltune.tools.schema.codec import did_you_mean
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 
@@ -345,8 +346,7 @@ def _value(name: str, kind: str, text: str, spec: str) -> Any:
         raise UsageError(f"--where {spec!r}: a value is missing; what is unknown cannot be asked for")
     choices = _CHOICES.get(name)
     if choices and text not in choices:
-        close = difflib.get_close_matches(text, choices, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(choices)}"
+        hint = did_you_mean(text, choices, f"one of {', '.join(choices)}")
         raise UsageError(f"--where {spec!r}: {name} is never {text!r}; {hint}")
     if kind == "bool" and text.lower() not in _TRUTHS:
         raise UsageError(f"--where {spec!r}: {text!r} is neither true nor false")

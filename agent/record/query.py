@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from kerneltune.agent.attempt import Earlier, Lesson, Origin, StopReason, point_of
 from kerneltune.agent.events import RunStarted
-from kerneltune.tools.schema.codec import Json, decode, parsed
+from kerneltune.tools.schema.codec import Json, decode, did_you_mean, parsed
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 
@@ -226,8 +226,7 @@ def _explain(connection: sqlite3.Connection, wanted: Filter) -> None:
 
 
 def _close(text: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(text, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known[:12])}{', …' * (len(known) > 12)}"
+    return did_you_mean(text, known, f"known: {', '.join(known[:12])}{', …' * (len(known) > 12)}")
 
 
 def chosen(

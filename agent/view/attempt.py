@@ -42,9 +42,8 @@ def _row(attempt: Attempt, *, timed: bool) -> Iterator[RenderableType]:
     yield label(attempt.status)
     if timed:
         yield from (time_words(attempt), speedup_words(attempt))
-    registers = [str(k.registers) for k in attempt.kernels]
-    yield "+".join(registers[:3]) + "+…" * (len(registers) > 3) or "-"
-    yield f"{words.spill_bytes(attempt.kernels)}" if registers else "-"
+    yield words.registers(attempt.kernels) or "-"
+    yield f"{words.spill_bytes(attempt.kernels)}" if attempt.kernels else "-"
     why = "" if attempt.status in (None, *_RIGHT) else f"  [{one_line(attempt.detail)[:_MOST_DETAIL]}]"
     yield short(words.short_name(attempt) + why)
 
@@ -105,7 +104,7 @@ def unified(before: str, after: str, from_name: str, to_name: str) -> str:
 def known_of(shown: ShownAttempt) -> Iterator[RenderableType]:
     """Everything known of an attempt but its source, its difference and its conversation: a table of facts, and others
     below it."""
-    yield _attempt_facts(shown)
+    yield facts(fact_rows(shown))
     yield from _tables(shown)
 
 
@@ -118,18 +117,11 @@ def diff_text(diff: str) -> Text:
     return text
 
 
-def _attempt_facts(shown: ShownAttempt) -> Table:
-    table = facts()
-    for name, value in fact_rows(shown):
-        table.add_row(name, value)
-    return table
-
-
 def fact_rows(shown: ShownAttempt) -> Iterator[tuple[str, str | Text]]:
     """What is known of an attempt, each with its name."""
     record, run = shown.record, shown.run
     yield "attempt", record.attempt_id
-    yield "run", f"{run.task} by {run.author}, {run.gpu or f'no GPU ({run.arch})'}"
+    yield "run", f"{run.task} by {run.author}, {words.where(run)}"
     yield "proposed", f"{_time(record.at)}{_in_conversation(record)}"
     yield "tried", record.rationale
     match record.origin:

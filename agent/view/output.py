@@ -417,11 +417,13 @@ def short(text: str) -> Text:
     return Text(one_line(text), no_wrap=True, overflow="ellipsis")
 
 
-def facts() -> Table:
-    """Return an empty table of names and values."""
+def facts(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    """Return a table of names and values."""
     table = TextTable.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

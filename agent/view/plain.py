@@ -235,10 +235,7 @@ class NextCommand(NamedTuple):
 def summary(state: ViewState, next_commands: Sequence[NextCommand] = (), took_s: float | None = None) -> RenderableType:
     """Return the closing summary for a terminal of any width. `took_s`: the whole command, its start and its end
     included, where that is over."""
-    table = facts()
-    for name, value in _facts(state, next_commands, took_s):
-        table.add_row(name, value)
-    return table
+    return facts(_facts(state, next_commands, took_s))
 
 
 def summary_text(

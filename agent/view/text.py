@@ -13,6 +13,7 @@ from kerneltune.tools.schema.verdict import NOT_TIMED, CaseTime, Comparison, Ker
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
+    from kerneltune.agent.events import RunStarted
     from kerneltune.agent.record.query import RunSummary
     from kerneltune.agent.record.trajectory import Message
 
@@ -193,7 +194,7 @@ def verdict_label(status: Status, *, padded: bool = True) -> Text:
     return Text(f"{style.symbol} {word}", style=style.colour, no_wrap=True)
 
 
-def where(run: "RunSummary") -> str:
+def where(run: "RunSummary | RunStarted") -> str:
     """Format the GPU, or that there was none."""
     return run.gpu or f"no GPU ({run.arch})"
 

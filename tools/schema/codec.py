@@ -11,6 +11,7 @@ fill a log. What comes compressed, as JSON or as a file may be of any size once 
 
 import contextlib
 import dataclasses
+import difflib
 import enum
 import errno
 import gc
@@ -22,7 +23,7 @@ import shlex
 import types
 import typing
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -284,6 +285,7 @@ _ESCAPE = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b\n]*(?:\x07|\x1b\
 _UNSEEN = re.compile(
     "[\u00ad\u061c\u180e\u200b-\u200f\u2060-\u2064\u206a-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e01ef]"
 )
+_MOST_MEANT = 100  # characters of a name that others are compared with
 _GAP = " … "
 
 
@@ -301,6 +303,12 @@ def plain(text: str, most: int | None = MOST) -> str:
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text  # as nearly all words are, and stored ones pass here again
     return "".join(map(_shown, _ESCAPE.sub("", _LINE_ENDS.sub("\n", text))))
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", *, lead: str = "") -> str:
+    """Ask for the known name that an unknown one is most like, behind `lead`; `otherwise` where it is like none."""
+    close = difflib.get_close_matches(name[:_MOST_MEANT], known, n=1)
+    return f"{lead}did you mean {close[0]}?" if close else otherwise
 
 
 def one_line(text: str, most: int | None = None) -> str:

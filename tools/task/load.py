@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kerneltune.tools.schema.codec import Json, decode, one_line, read_file
+from kerneltune.tools.schema.codec import Json, decode, did_you_mean, one_line, read_file
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import TaskSpec
 
@@ -96,8 +96,7 @@ def find_task(name_or_path: str) -> TaskFile:
 
 def _unknown(name: str) -> str:
     known = builtin_names()
-    close = difflib.get_close_matches(name[:_LONGEST_NAME], known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ";"
+    hint = did_you_mean(name, known, lead="; ") or ";"
     shown = f"{name!r:.{_LONGEST_NAME}}"
     return f"no task {shown}{hint} `optimize tasks` lists all {len(known)}; or give the path of a KernelBench file"
 
@@ -290,8 +289,7 @@ def _case(path: Path, item: dict[Any, Any], known: Set[str]) -> CaseDef:
     overrides = tuple((key, value) for key, value in item.items() if key not in FLAGS)
     for key, value in overrides:
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1) if len(str(key)) < _LONGEST_NAME else []
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = did_you_mean(str(key), known, lead="; ")
             raise TaskError(f"{path}: case {name!r:.100} sets {key!r:.100}, which is not a constant of the file{hint}")
         if key == "PRECISION" and value not in PRECISIONS:
             raise TaskError(f"{path}: case {name!r}: PRECISION {value!r} is not one of {', '.join(PRECISIONS)}")

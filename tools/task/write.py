@@ -5,7 +5,6 @@ Guesses are marked in the file, and the check that follows runs it: so one may b
 """
 
 import ast
-import difflib
 import io
 import itertools
 import math
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kerneltune.tools.schema.codec import Json, decode, one_line
+from kerneltune.tools.schema.codec import Json, decode, did_you_mean, one_line
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import TaskSpec, TensorSpec
 from kerneltune.tools.task.load import NOT_PYTHON, not_python
@@ -121,9 +120,7 @@ def _definition(tree: ast.Module, name: str, path: Path) -> Definition:
     if any(isinstance(n, ast.AsyncFunctionDef) and n.name == name for n in tree.body):
         raise TaskError(f"{path}: {name} is an async function; a task needs one that returns tensors")
     listed = ", ".join(known) or "no function and no class at its top level"
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"it has {listed}"
-    raise TaskError(f"{path}: no function or class {name!r}; {hint}")
+    raise TaskError(f"{path}: no function or class {name!r}; {did_you_mean(name, known, f'it has {listed}')}")
 
 
 def names_in(source: str, path: Path) -> list[str]:

@@ -148,6 +148,10 @@ def test_the_command_writes_a_file_once_and_says_what_comes_next(tmp_path: Path)
     again = optimize("convert", "k.cu", cwd=tmp_path)
     assert again.returncode == 2
     assert "--overwrite" in again.stderr
+    assert optimize("convert", "k.cu", "-o", "new/folder/k.py", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "new/folder/k.py").is_file()
+    below = optimize("convert", "k.cu", "-o", "k.cu/k.py", cwd=tmp_path)
+    assert (below.returncode, below.stderr) == (2, "optimize: k.cu/k.py cannot be written: Not a directory\n")
     deep = "(" * 20_000 + "n" + ")" * 20_000
     (tmp_path / "deep.cu").write_text(KERNEL + LAUNCHER.replace("<<<", f"<<<{deep} + ", 1))
     refused = optimize("convert", "deep.cu", cwd=tmp_path)
