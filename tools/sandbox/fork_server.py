@@ -208,6 +208,9 @@ def warm() -> None:
     The schema's dataclasses take 0.06 s, which tracers, compilers, interpreters and judges did, each for itself.
     What is loaded stays, so collections pass it over: a full one in a fork took 0.19 s and copied 84 MB of shared
     pages, and takes 0.006 s. There is none while it is loaded: they found nothing, and took 0.5 of 2.5 s.
+
+    In a fork torch makes its pool of threads anew when it is first asked for, without a lock: autograd's threads, which
+    ask side by side, found none there, and aborted one of four lowerings of gradients. So a fork asks as it begins.
     """
     gc.disable()
     import numpy  # noqa: F401
@@ -220,6 +223,7 @@ def warm() -> None:
     import kerneltune.tools.schema.messages  # noqa: F401
 
     torch.set_num_threads(1)
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
     gc.freeze()
     gc.enable()
 
