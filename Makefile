@@ -43,7 +43,7 @@ check: $(VENV)/.developed-$(FLAVOUR) ## lint, format, types, import rules
 # The documents are copied as they lie, with what they link to. --strict: a link or an anchor that leads nowhere ends it.
 docs: $(VENV)/.documented-$(FLAVOUR) ## the documents as a site, in build/site
 	@rm -rf build/docs build/site && mkdir -p build/docs
-	@cp --parents *.md corpus/README.md recipes/README.md docs/*.md docs/*.ipynb docs/site.* docs/pictures/* build/docs
+	@cp --parents *.md corpus/README.md recipes/README.md docs/*.md docs/demo/README.md docs/*.ipynb docs/site.* docs/pictures/* build/docs
 	$(BIN)/zensical build --strict --clean
 
 owner: ## fill in where the project lives: make owner NAME=you
