@@ -180,7 +180,7 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_cost_usd": (_above_0, "give a number above 0"),
     "target_speedup": (_above_0, "give a number above 0"),
     "target_sol": (_above_0, "give a number above 0"),
-    "retry_time_s": (lambda s: s >= 0, "give a number of seconds, or 0 for no second try"),
+    "retry_time_s": (lambda s: s >= 0, "give a number of seconds, or 0 not to retry"),
     "width": (lambda n: 1 <= n <= 64, "give 1 to 64 candidates"),
 }  # what no run can keep to is refused before anything is started
 

@@ -840,7 +840,7 @@ def _overlaps(plan: Plan, effects: Mapping[str, KernelEffects]) -> str | None:
 
 def _bad_launches(plan: Plan) -> str | None:
     if problem := next(filter(None, (device_code(k.language).forbidden_option(k.options) for k in plan.kernels)), None):
-        return f"a kernel that cannot be: {problem}"
+        return f"a kernel with a forbidden option: {problem}"
     if not any(isinstance(step, Launch) and min(step.grid) > 0 for step in plan.run):
         return "a plan that launches no program of a kernel"
     launches = [step for step in (*plan.prepare, *plan.run) if isinstance(step, Launch)]

@@ -182,14 +182,14 @@ def packed(value: Any, blobs: Sequence[bytes] = ()) -> bytes:
 def unpacked(cls: type[T], data: bytes) -> tuple[T, list[bytes]]:
     """What `packed` made. Raises DecodeError for anything else, and for more than MOST_BYTES."""
     if not _HEAD.size <= len(data) <= MOST_BYTES:
-        raise DecodeError("it is no message")
+        raise DecodeError("not a valid message")
     at = _HEAD.size + _HEAD.unpack_from(data)[0]
     try:
         body, sizes = parsed(data[_HEAD.size : at].decode())
         if not all(type(size) is int and size >= 0 for size in sizes) or at + sum(sizes) != len(data):
             raise DecodeError("its blobs are not as long as it says")
     except (ValueError, TypeError, RecursionError) as error:
-        raise DecodeError(f"it is no message: {error}") from error
+        raise DecodeError(f"not a valid message: {error}") from error
     blobs = []
     for size in sizes:
         blobs.append(data[at : at + size])
@@ -438,7 +438,7 @@ class Fleet:
         except self._ray.exceptions.RayError as error:
             raise JudgeLost(_first_line(error)) from error
         except DecodeError as error:
-            raise JudgeLost(f"its answer is none: {error}") from error
+            raise JudgeLost(f"its answer cannot be decoded: {error}") from error
         if answer.lost:
             raise JudgeLost(answer.lost)
         if answer.task_problem:
@@ -517,9 +517,9 @@ class Fleet:
         try:
             return unpacked(JudgeFacts, self._ray.get(call))[0]
         except self._ray.exceptions.RayError as error:
-            return JudgeFacts("?", problem=f"it ended as it began: {_first_line(error)}")
+            return JudgeFacts("?", problem=f"it failed at startup: {_first_line(error)}")
         except DecodeError as error:
-            return JudgeFacts("?", problem=f"what it says of itself is no message: {error}")
+            return JudgeFacts("?", problem=f"its description of itself cannot be decoded: {error}")
 
     def close(self) -> None:
         """End the judges, and leave the cluster."""

@@ -323,7 +323,9 @@ class HttpServer:
                 if self.pages is not None and (answer := self.pages.let_in(Request(scope))) is not None:
                     return await answer(scope, receive, counted)
                 headers = {"www-authenticate": "Bearer", "connection": "close"}
-                return await _error(401, "show the token: Authorization: Bearer …", headers)(scope, receive, counted)
+                return await _error(
+                    401, "the token is missing or wrong; send the header Authorization: Bearer …", headers
+                )(scope, receive, counted)
             return await inner(scope, bounded, counted)
 
         return outer
@@ -511,7 +513,7 @@ class HttpServer:
         _, session = self._session(request)
         seen = request.headers.get("last-event-id", "0")
         if not (seen.isascii() and seen.isdecimal()):
-            raise HttpError(400, f"Last-Event-ID {one_line(seen, 40)!r} is none of ours")
+            raise HttpError(400, f"Last-Event-ID {one_line(seen, 40)!r} is not an event number of this service")
         return StreamingResponse(self._followed(session, int(seen[:9])), media_type="text/event-stream")
 
     async def _followed(self, session: ClientSession, seen: int) -> AsyncIterator[str]:
@@ -678,7 +680,7 @@ class HttpServer:
         began = await asyncio.to_thread(self._benched, body, view, Controls(), asked.patience)
         await asyncio.shield(asyncio.wrap_future(began))
         if not view.judged:
-            raise Busy("the service ends, and did not judge it")
+            raise Busy("the service is shutting down and did not judge it")
         verdict = view.judged[0].judged
         self._count(verdict.status, verdict.cause)
         return view

@@ -109,7 +109,7 @@ class EvaluationBody(BaseModel):
         if self.baseline is None:
             raise UsageError(f"reference_backend {self.reference_backend!r} is none of pytorch, torch_compile")
         if self.is_timed and not gpu:
-            raise UsageError("nothing is timed here, for want of a GPU: ask with run_performance false")
+            raise UsageError("nothing is timed here, because there is no GPU; set run_performance to false")
 
 
 class BatchBody(BaseModel):

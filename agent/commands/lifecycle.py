@@ -380,7 +380,7 @@ def require_price(choice: Choice, settings: Settings) -> None:
         return
     if choice.model.price_usd(Usage(1_000, 1_000)) is None:
         raise UsageError(
-            f"--max-cost {settings.max_cost_usd:g}: the price of {choice.name} is unknown, so no cost can be kept to; "
+            f"--max-cost {settings.max_cost_usd:g}: the price of {choice.name} is unknown, so it cannot be enforced; "
             "limit the run by --max-attempts or --max-time instead"
         )
 

@@ -245,12 +245,12 @@ def _without_titles(schema: Any) -> Any:
 
 INSTRUCTIONS = (
     "Makes PyTorch operations faster with GPU kernels that are checked and timed from outside. Begin with `start`, "
-    "which tells the task, its rules and what to beat. Then send whole files by `update`, `bench` what compiled, and "
+    "which returns the task, its rules and what to beat. Then send whole files by `update`, `bench` what compiled, and "
     "go on from the best. The verdict is the evaluator's alone: editing files on disk changes none. End with `finish`."
 )
 _WORDS = {
     "tasks": "List the built-in tasks. Any task file works by its path, too.",
-    "start": "Begin a run on a task, or go on with a stored one. Tells the task, its rules and what to beat.",
+    "start": "Begin a run on a task, or go on with a stored one. Returns the task, its rules and what to beat.",
     "wait": "Go on waiting for what is under way.",
     "show": "Show how a run stands, its best and latest attempts; or one attempt.",
     "finish": "End the run. Its best is judged again and written to a file, whose path is returned.",

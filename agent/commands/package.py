@@ -151,7 +151,7 @@ def _write(files: dict[Path, str], output: Path, *, overwrite: bool) -> None:
             write_whole(path, data, 0o644)
         except UnicodeEncodeError as error:
             raise CannotPackage(
-                f"the kernel has characters that UTF-8 cannot say: {one_line(str(error), 100)}"
+                f"the kernel has characters that cannot be encoded as UTF-8: {one_line(str(error), 100)}"
             ) from error
         except OSError as error:
             raise StoreError(f"{path} cannot be written: {error.strerror}") from error

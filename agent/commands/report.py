@@ -146,12 +146,12 @@ def _suite_page(store: "Store", runs: Sequence[str], *, linked: bool) -> ReportP
 
     named = [store.of_suite(text) or [store.find_run(text.partition("/")[0])] for text in runs]
     run_ids = list(dict.fromkeys(run_id for its in named for run_id in its))
-    chosen = "These are the runs that were named, or of a suite that was."
+    chosen = "These are the runs named, or the runs of the suite named."
     if not run_ids:
         run_ids, tried = _best_of_each_task(store)
         chosen = (
             f"Of {tried} stored runs, the best of each task and GPU was chosen by its measured speed-up; choosing the"
-            " best of several favours luck a little."
+            " best of several slightly overestimates the speed-up."
         )
     materials = sorted(materials_of(store, run_ids), key=lambda m: m.trajectory.run.task)
     shown = Sanitizer(names_known(store.machines()))

@@ -508,7 +508,7 @@ class Service:
 
     def _insist_on_room(self, client: str) -> None:
         if self._is_ending:
-            raise Busy("the service ends, and begins nothing more")
+            raise Busy("the service is shutting down and starts nothing new")
         under_way = [run.choice.name for run in self._runs if not run.outcome.done()]
         under_way += [whose for whose, _ in self._benches.values()]
         if len(under_way) >= self._most_runs:

@@ -289,7 +289,7 @@ def wanted_runs(
     )
     for name in tasks_of:
         if not any(run.author == name for run in wanted):
-            raise UsageError(f"--authors {name}: none of these tasks is the one of that run")
+            raise UsageError(f"--authors {name}: the task of that run is not among these tasks")
     if len(wanted) > _MOST_RUNS:
         raise UsageError(f"{len(wanted):,} runs are more than the {_MOST_RUNS:,} of a suite; give fewer tasks or seeds")
     return wanted

@@ -261,7 +261,7 @@ def made_whole(target: Path, *, overwrite: bool) -> Iterator[Path]:
     try:
         target.name.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"-o {str(target)!r}: a name in UTF-8 is wanted") from error
+        raise UsageError(f"-o {str(target)!r}: the name cannot be encoded as UTF-8; give another") from error
     earlier = target.with_name(f"kerneltune-replaced-{target.name}")
     try:
         _settle(target, earlier)

@@ -90,7 +90,9 @@ _RUN = (
     Feature("task_sha256", "text", "of the task's file"),
     Feature("family", "text", "tasks that are the same up to shapes and names; never in two splits"),
     Feature("split", "text", "train, validation or test"),
-    Feature("lessons", "text", f"whence its prompts had lessons of earlier runs: {', '.join(_LESSONS_FROM)}"),
+    Feature(
+        "lessons", "text", f"where the lessons of earlier runs in its prompts came from: {', '.join(_LESSONS_FROM)}"
+    ),
     Feature("leaked", "text", "the benchmark problem that the task is, or nearly is; null if none, or not looked for"),
     Feature("author", "text", "who wrote: offline, or provider:model"),
     Feature("provider", "text", f"whose words: {', '.join(PROVIDERS)}"),

@@ -472,7 +472,7 @@ class HttpModel(ABC, Generic[Features, Partial]):
         try:
             return read()
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-            what = f"sends what its API does not know ({type(error).__name__}: {error})"
+            what = f"sent a reply that does not match its API ({type(error).__name__}: {error})"
             message = self._server.scrubbed(f"{self.provider}: {self._server.base_url} {what}")
             raise RequestRejected(f"{message}\nCheck --base-url: which API does the server speak?") from None
 

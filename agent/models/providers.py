@@ -104,7 +104,9 @@ def parse(name: str) -> tuple[str, str]:
     file's path. Raises UsageError naming it and the spellings."""
     provider, colon, model = name.partition(":")
     if provider in CLIENTS:
-        raise UsageError(f"{name} is no model to ask: what a client drove goes on from a client, by its tool `start`")
+        raise UsageError(
+            f"{name} is a client, not a model; a run that a client drove goes on from a client, by its tool `start`"
+        )
     if provider not in PROVIDERS:
         close = difflib.get_close_matches(provider, (*PROVIDERS, OFFLINE, REPLAY), n=1)
         hint = f"did you mean {close[0]}{colon}{model}? " if close else ""
@@ -145,7 +147,7 @@ def _checked_key(provider: str, key: str | None) -> str | None:
     key = (key or "").strip() or None
     if key and not (key.isascii() and key.isprintable() and " " not in key):
         where = KEY_VARIABLES.get(provider, "the API key")
-        raise UsageError(f"{where} has characters that no key has: was it copied whole, and nothing else?")
+        raise UsageError(f"{where} has characters that no API key has; copy the whole key again, and nothing else")
     return key
 
 

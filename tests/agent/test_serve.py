@@ -313,7 +313,7 @@ def test_a_service_whose_fork_server_is_killed_ends_and_the_next_command_judges_
         os.kill(next(pid for pid, line in below.items() if b"fork_server" in line), signal.SIGKILL)
         _, told = own.process.communicate(timeout=20)
     assert own.process.returncode == 3
-    assert "optimize: a process that forks the others was killed" in told
+    assert "optimize: the fork server was killed" in told
     assert "Traceback" not in told
     assert not own.path.exists()
     shown = optimize(*words, cwd=tmp_path)

@@ -81,7 +81,7 @@ def flags() -> dict[str, set[str]]:
     return {
         name: {
             flag
-            for argument in part.assemble_argument_collection()
+            for argument in part.assemble_argument_collection(default_parameter=app.default_parameter)
             if argument.index is None  # what has a place is typed without its name
             for flag in argument.names
             if flag[:2] == "--"

@@ -483,10 +483,10 @@ else:
 
 _REASONS = {
     "arguments": "it is given other arguments than were verified",
-    "shapes": "shapes, dtypes or strides are none that were verified",
+    "shapes": "these shapes, dtypes or strides were not verified",
     "device": f"the kernel was verified for {ARCH}, and the tensors are elsewhere",
-    "alignment": "a tensor begins at no multiple of 16 bytes",
-    "subclass": "a tensor is of a class of its own",
+    "alignment": "a tensor's address is not a multiple of 16 bytes",
+    "subclass": "a tensor is of a subclass of torch.Tensor",
     "backward": "gradients of these shapes, or of what is a buffer of the reference, were not verified",
     "autocast": "autocast changes the dtypes of what the reference returns",
     "training": "the module does something else in training",

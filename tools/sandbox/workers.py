@@ -224,7 +224,7 @@ class ForkServer:
     def lost(self) -> Unfit:
         """What to raise when it is gone."""
         return Unfit(
-            "a process that forks the others was killed, by somebody or for want of memory; what was judged is stored: "
+            "the fork server was killed, by a user or because memory ran out; what was judged is stored: "
             "give the command again, or --resume the run"
         )
 

@@ -104,7 +104,7 @@ def written_task(path: Path, workloads: Path, folder: Path) -> Path:
     try:
         data = made.text(sorted(usable, key=made.elements, reverse=True)).encode()
     except UnicodeEncodeError as error:
-        raise TaskError("it is no text that UTF-8 can say") from error
+        raise TaskError("it has characters that cannot be encoded as UTF-8") from error
     place = folder / hashlib.sha256(data).hexdigest()[:12] / f"{task_name(definition.name)}.py"
     if not place.is_file() or place.read_bytes() != data:
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -918,7 +918,10 @@ def task_source(
     adapted = bool(found.values) or any(p.keyword and not p.default for p in parts.forward)
     is_model = parts.is_module and parts.name == "Model"
     if is_model and (adapted or any(p.keyword for p in required)):
-        raise TaskError("Model must be given what a task gives to no Model (by name, or no tensor); rename it first")
+        raise TaskError(
+            "Model takes keyword arguments, or arguments that are not tensors, so the task needs a wrapper: "
+            "rename yours first"
+        )
     origin = _harmless(origin)
     future = [line for line in parts.imports if line.startswith("from __future__")]
     imports = [line for line in parts.imports if line not in (*_TORCH, *future)]
@@ -1015,7 +1018,8 @@ def backward_source(task: TaskSpec, source: str) -> str:
     forward = next((found for one in lineage if (found := _find(one, "forward"))), None)
     if forward is None or forward.args.vararg or forward.args.kwarg or forward.args.kwonlyargs:
         raise TaskError(
-            f"the forward of {task.name} is not in its file with all its arguments, so its gradients cannot be"
+            f"the forward of {task.name} is missing from its file, or has *args, **kwargs or keyword-only arguments, "
+            "so no task of its gradients can be made"
         )
     names = [a.arg for a in (*forward.args.posonlyargs, *forward.args.args)][1 : 1 + len(task.main.inputs)]
     primals = [name for name, tree_ in zip(names, task.main.inputs, strict=True) if _is_float(tree_)]

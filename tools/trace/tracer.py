@@ -423,7 +423,11 @@ def describe(error: BaseException) -> Failure:
     try:
         return _described(error)
     except BaseException:  # noqa: BLE001 - the candidate's exception, whose name and words may raise as well
-        return Failure(Status.CRASHED, "host code raised what cannot say what it is", cause=Cause.HOST_EXCEPTION)
+        return Failure(
+            Status.CRASHED,
+            "host code raised an exception whose name and message cannot be read",
+            cause=Cause.HOST_EXCEPTION,
+        )
 
 
 def _described(error: BaseException) -> Failure:

@@ -140,9 +140,11 @@ def test_a_recorded_demo_still_opens_by_copy(tmp_path: Path, demo: str) -> None:
     shutil.copy(ROOT / "docs" / demo / FILE_NAME, tmp_path / FILE_NAME)
     with Store.open(tmp_path) as store:
         runs = store.runs()
-        assert [run.accepted > 0 and run.best_speedup is not None for run in runs] == [True] * 3
+        assert len(runs) >= 3
+        assert all(run.accepted > 0 and run.best_speedup is not None for run in runs)
         assert all(trajectory(store.load_events(run.run_id)).best is not None for run in runs)
-        assert all(isinstance(a.origin, LlmTurn) for run in runs for a in store.attempts(run.run_id))
+        by_model = {run.run_id: run.author.startswith("scripted:") for run in runs}
+        assert all(isinstance(a.origin, LlmTurn) == by_model[run] for run in by_model for a in store.attempts(run))
 
 
 def test_a_newer_schema_is_refused_with_both_versions(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ LISTED = {
     ("changes", "words"),
     [
         ({"return {": "return (x > 0).int() if True else {"}, "no output or no input with a gradient"),
-        ({"x, index, y)": "x, index, *rest)", "y.sin()": "rest[0]"}, "is not in its file with all its"),
+        ({"x, index, y)": "x, index, *rest)", "y.sin()": "rest[0]"}, "keyword-only arguments"),
         ({"class Part(": "Forward = 1\nclass Part("}, "uses the name Forward"),
         (LISTED, "takes tensors in a list"),
     ],

@@ -76,7 +76,7 @@ class CheckedPlan:
     ) -> None:
         self._load, self._rooms, self._device = load, rooms, device
         if any(not 0 <= piece.room < len(rooms) for piece in load.pieces):
-            raise ReplayError("a piece lies in a room that there is not")
+            raise ReplayError("a piece refers to a room that does not exist")
         self._kernels = kernels()
 
     def run_once(self, offsets: Sequence[int]) -> None:

@@ -39,8 +39,8 @@ _ATOMIC = re.compile(r"atomic_(?:rmw|cas|poll)|\b(?:atom|red|multimem)\.")
 _FAULT = re.compile(r"illegal memory access|ILLEGAL_ADDRESS", re.IGNORECASE)
 _HINTS = {
     "misaligned address": "tensors lie at multiples of 16 bytes, and a wider access needs more",
-    "illegal instruction": "a trap or a failed assertion ends a kernel so",
-    "unspecified launch failure": "a trap or a failed assertion ends a kernel so",
+    "illegal instruction": "a trap or a failed assertion in a kernel ends with this error",
+    "unspecified launch failure": "a trap or a failed assertion in a kernel ends with this error",
     "device-side assert": "an assertion in a kernel failed",
 }
 

@@ -104,7 +104,9 @@ class CounterReader:
         if program is None:
             raise CountersUnavailable("ncu is not installed: sudo apt install nsight-compute")
         if for_administrators():
-            raise CountersUnavailable("the driver keeps them for administrators: optimize doctor knows the way out")
+            raise CountersUnavailable(
+                "the driver allows them to administrators only; `optimize doctor` prints the command that changes this"
+            )
         self._program = program
         self._folder = Path(tempfile.mkdtemp(prefix="kerneltune-counters-"))
         self._line, theirs = socket.socketpair()

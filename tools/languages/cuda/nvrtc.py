@@ -216,13 +216,13 @@ _HINTS = tuple(
         ),
         (
             r'cannot open source file "',
-            "there are CUDA's own headers and CCCL's (<cuda/…>, <cub/…>), none of a host",
+            "only CUDA's own headers and CCCL's (<cuda/…>, <cub/…>) can be included, no host headers",
         ),
         (r"device-side kernel launch", "kernels cannot launch kernels: launch both from forward"),
         (r'attribute "__global__" does not apply', "does its return type say void, and are the types known?"),
         (
             r'namespace "std"',
-            "of std:: there is what <cmath>, <limits>, <type_traits> and <utility> declare, min and max",
+            "std:: has only what <cmath>, <limits>, <type_traits> and <utility> declare, and min and max",
         ),
     )
 )
@@ -275,7 +275,7 @@ def _readable(ptx: str, called: str, program: Program) -> str:
     ptx = _FILE_LINE.sub(lambda m: f'{m[1]}"{Path(m[2]).name}"', ptx)
     entries = parse(ptx).entries
     if not called and len(entries) != 1:
-        names = ", ".join(entry.name for entry in entries) or "none that is no template"
+        names = ", ".join(entry.name for entry in entries) or "no kernel that is not a template"
         words = f"say which function is meant, CudaKernel(text, name): the text has {names}"
         raise NotCompiled(Failure(Status.REJECTED, words))
     called = called or entries[0].name

@@ -604,13 +604,13 @@ class _GuessedForward:
                 value = first.pop(0) if first else second.pop(0) if second else "None"
                 yield param, value, "stored to" if param.name in self.pointers.stored else "read"
             elif param.type.startswith("f"):
-                yield param, "1.0", "a number that nothing tells"
+                yield param, "1.0", "a guess: nothing says what this number is"
             else:
                 yield param, *self._size(param.name, given)
 
     def _size(self, name: str, given: Sequence[str]) -> tuple[str, str]:
         if not given:
-            return "1", "a number that nothing tells"
+            return "1", "a guess: nothing says what this number is"
         first = given[0]
         if _ALL.match(name) or len(self._shape()) < 2:
             return f"{first}.numel()", "how many elements there are"

@@ -186,7 +186,10 @@ def test_the_opening_and_every_reply_are_told_what_is_left_and_what_is_to_be_bea
     )  # fmt: skip
     list(talk.actions())
     opening, _, told = model.asked[1].messages
-    left = "Left: 4 attempts, 62 s, $1.23.\nTo beat: eager 280.2 us (compile-max: still being built, `bench` tells)."
+    left = (
+        "Left: 4 attempts, 62 s, $1.23.\n"
+        "To beat: eager 280.2 us (compile-max: still being built, `bench` reports them when ready)."
+    )
     assert isinstance(opening, User)
     assert opening.text == f"begin\n\n{left}"
     assert isinstance(told, ToolResults)

@@ -329,7 +329,7 @@ class Schedule:
         return Deadlock(
             f"{place(self.steps[pc].ins)}: {here} of {m.shape.threads} threads of CTA "
             f"{m.shape.cta(int(m.blocks[lane]))} wait there for others that "
-            f"never come ({rest or 'all are there, it wants more'})"
+            f"never come ({rest or 'all are there, but the barrier expects more'})"
         )
 
     def _line(self, pc: int, m: WarpMachine) -> int:
