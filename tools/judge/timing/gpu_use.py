@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from kerneltune.tools.backends.base import Backend
+from kerneltune.tools.judge.timing.statistics import CLOCK_RELATIVE
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import NotTimed, Status
 
@@ -18,7 +19,7 @@ _GAP_US = 400.0  # beyond a usual kernel's time: a shorter one may be a clock th
 _MOST_LOST = 0.02
 _MOST_IDLE_PERCENT = 5  # utilisation while nothing of ours runs
 _MOST_DRIFT = 0.05  # between the two blocks of the same baseline in a round
-_MOST_LATE = 0.015  # half of what a candidate's clocks may differ by
+_MOST_LATE = CLOCK_RELATIVE / 2  # half of what a candidate's clocks may differ by
 _LEADS = 4
 _LOOK_S, _LOOK_EVERY_S = 1.2, 0.2  # NVML's utilisation is over up to a second
 _WAITS_S = (1.0, 2.0, 4.0)

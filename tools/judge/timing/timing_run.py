@@ -301,14 +301,21 @@ class TimingRun:
 
     def _measure_slope(self, short_s: float) -> None:
         """Blocks of one and of four lengths with nothing but the candidate in them: the cleanest slope."""
-        count = passes_for(short_s, self.pass_us)
-        warm_us: list[float] = []
+        readings = self._of_two_lengths(
+            passes_for(short_s, self.pass_us),
+            lambda passes: self._ask(Replays(passes), passes * self._setup.slots),
+        )
+        self._timed.readings += readings
+        self._timed.warm_us = min(r.device_us / r.launches for r in readings)
+
+    def _of_two_lengths(self, count: int, block: Callable[[int], tuple[Times, float]]) -> list[Reading]:
+        """Both clocks over blocks of `count` passes and of four times as many, each twice. `block` gives the device's
+        times of so many passes, and the host's in µs."""
+        readings: list[Reading] = []
         for passes in (count, 4 * count, count, 4 * count):
-            launches = passes * self._setup.slots
-            times, host_us = self._ask(Replays(passes), launches)
-            self._timed.readings.append(Reading(times.span_us, host_us, launches))
-            warm_us.append(times.span_us / launches)
-        self._timed.warm_us = min(warm_us)
+            times, host_us = block(passes)
+            readings.append(Reading(times.span_us, host_us, passes * self._setup.slots))
+        return readings
 
     def _probe(self, outputs: OutputBuffers) -> None:
         """Is the candidate faster on what it has seen? A finding is measured a second time before it counts."""
@@ -436,15 +443,18 @@ class TimingRun:
 
     def _late_by(self) -> float:
         """By what share the two clocks differ over the first baseline; 0 without one."""
-        readings: list[Reading] = []
-        for baseline in self._arms[:1]:
-            count = passes_for(_LONGEST_SLOPE_S, self._setup.times_us[baseline.name] * self._setup.slots)
-            for passes in (count, 4 * count) * _MORE_SLOPES:
-                started_s = self._link.clock()
-                times = baseline.block(passes)
-                host_us = (self._link.clock() - started_s) * 1e6
-                readings.append(Reading(times.span_us, host_us, passes * self._setup.slots))
-        return abs(agreement(least_delayed(readings)).slope - 1) if readings else 0.0
+        if not self._arms:
+            return 0.0
+        baseline = self._arms[0]
+
+        def block(passes: int) -> tuple[Times, float]:
+            started_s = self._link.clock()
+            times = baseline.block(passes)
+            return times, (self._link.clock() - started_s) * 1e6
+
+        count = passes_for(_LONGEST_SLOPE_S, self._setup.times_us[baseline.name] * self._setup.slots)
+        readings = [reading for _ in range(_MORE_SLOPES // 2) for reading in self._of_two_lengths(count, block)]
+        return abs(agreement(least_delayed(readings)).slope - 1)
 
 
 def _per_launch(times: Times, slots: int) -> float:
