@@ -35,7 +35,7 @@ from kerneltune.agent.view.state import (
 )
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
 from kerneltune.tools.schema.codec import one_line, shell_word
-from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, Verdict, losses_in_words
+from kerneltune.tools.schema.verdict import BEYOND_LIGHT, NOT_TIMED, Comparison, Verdict, losses_in_words
 
 if TYPE_CHECKING:
     from kerneltune.agent.record.query import RunSummary
@@ -784,7 +784,7 @@ def _goal_bar(verdict: Verdict, width: int) -> Iterator[list[Part]]:
 
 def _skips_work(verdict: Verdict) -> bool:
     """Whether it is faster than the reference's work at the speed of light: a bound for those alone that do it all."""
-    return (verdict.sol_fraction or 0.0) > 1.02  # a time is `impossible` from 1 / 0.98 on where no work can be skipped
+    return (verdict.sol_fraction or 0.0) > BEYOND_LIGHT
 
 
 def verdict_facts(row: Attempt, width: int, gpu: str | None, most: int = 99) -> list[list[Part]]:

@@ -66,7 +66,7 @@ def speedup(comparison: Comparison) -> str:
 
 
 def case_time(its: CaseTime) -> str:
-    """Format one weighted case: "12.3 µs (12.1-12.5), 0.91x (0.90-0.92) vs compile"."""
+    """Format one weighted case: "12.30 µs (12.10-12.50), 0.910x (0.900-0.920) vs compile"."""
     compared = (f"{speedup(c)} vs {c.baseline}" for c in fastest_first(its.comparisons)[:1])
     return one_line(", ".join((timing(its.timing), *compared)))
 
