@@ -278,8 +278,8 @@ def _one_too_many(token: str, error: CycloptsError) -> str:
     tasks, commands = builtin_names(), sorted(name for name in (error.app or ()) if not name.startswith("-"))
     if token in tasks or token.endswith(".py"):
         return f"{token} is a task, not a command; did you mean: optimize --task {token}"
-    if close := difflib.get_close_matches(token, commands, n=1):
-        return f"no command {token!r}; did you mean {close[0]}?"
+    if hint := did_you_mean(token, commands):
+        return f"no command {token!r}; {hint}"
     if close := difflib.get_close_matches(token, tasks, n=1):
         return f"no command {token!r}; did you mean: optimize --task {close[0]}"
     return f"no command {token!r}; commands: {', '.join(commands)}"

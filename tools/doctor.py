@@ -111,13 +111,12 @@ def _short(version: str) -> str:
 
 def _gpu(patient: Patient, gpu: GpuInfo | None) -> Iterator[Finding]:
     if gpu is None:
-        driver = os.path.exists("/dev/nvidiactl") or shutil.which("nvidia-smi") is not None
-        if hidden := gpus_hidden():
+        ok, remedy = None, ""
+        if gpus_hidden():
             remedy = "unset CUDA_VISIBLE_DEVICES (it hides every GPU)"
-        else:
-            remedy = "nvidia-smi (it says why the driver does not answer)" if driver else ""
-        fault = driver and not hidden
-        yield Finding("GPU", False if fault else None, "none: kernels are checked, not timed", remedy)
+        elif os.path.exists("/dev/nvidiactl") or shutil.which("nvidia-smi") is not None:
+            ok, remedy = False, "nvidia-smi (it says why the driver does not answer)"
+        yield Finding("GPU", ok, "none: kernels are checked, not timed", remedy)
         return
     value = f"{gpu.name}, sm_{gpu.arch}, {gpu.memory_bytes / _GIB:.0f} GiB, driver {gpu.driver}"
     setup = gpu_setup()
