@@ -47,7 +47,7 @@ from benchmarks.gpu_fleet import (
     served,
 )
 from kerneltune.agent.attempt import Proposal, point_of
-from kerneltune.agent.authors.search.author import OfflineAuthor, through
+from kerneltune.agent.authors.search.author import OF_PRODUCTS, OfflineAuthor, through
 from kerneltune.agent.commands.session import LOWER_TIMEOUT_S, Lowering, open_task
 from kerneltune.tools.backends import gpu_info, gpu_sampler
 from kerneltune.tools.backends.base import GpuInfo
@@ -360,13 +360,15 @@ class Deadline:
 
 
 class AsItComes(Lowering):
-    """Only Inductor's kernels as they come: its other settings are the same kernels launched otherwise."""
+    """Only Inductor's kernels as they come: its other settings are the same kernels launched otherwise, but for the one
+    with which the author puts its own products in."""
 
     def call(
         self, body: dict[str, Json], timeout_s: float = LOWER_TIMEOUT_S, task: TaskFile | None = None
     ) -> dict[str, Json]:
         """The same for a request without settings; a refusal for others."""
-        return {"error": OTHER_SETTING} if body["overrides"].get("config") else super().call(body, timeout_s, task)
+        other = body["overrides"].get("config", {}).keys() - OF_PRODUCTS.keys()
+        return {"error": OTHER_SETTING} if other else super().call(body, timeout_s, task)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from kerneltune.agent.attempt import Attempt, Earlier, Proposal, SearchPoint, point_of
-from kerneltune.agent.authors.search.clean import CaseArguments, LoweredCode, LoweringFacts, clean
-from kerneltune.agent.authors.search.experts import experts, ptx_experts
+from kerneltune.agent.authors.search.clean import CaseArguments, LoweredCode, LoweringFacts, clean, library_calls
+from kerneltune.agent.authors.search.experts import experts, ptx_experts, split_products
 from kerneltune.agent.authors.search.model_source import listed_cases
 from kerneltune.agent.authors.search.neighbours import (
     SHARED_LIMIT_BYTES,
@@ -35,6 +35,7 @@ _SETTINGS: dict[str, dict[str, Json]] = {
     "inductor_looped": {"triton.persistent_reductions": False},
     "inductor_unsplit": {"split_reductions": False},
 }
+OF_PRODUCTS: dict[str, Json] = {"layout_optimization": False}  # they make their own copies with channels last
 # kernels of a lowering of which other settings are asked for: DenseNet-121 has 153, and each takes 27 s of processor
 # time before the first candidate
 _MOST_KERNELS = 8
@@ -76,8 +77,10 @@ class OfflineAuthor:
         told: Callable[[str], None] = lambda _: None,
         as_ptx: Callable[[str], str] | None = None,
         own: Callable[[], Sketch | None] = lambda: None,
+        *,
+        emulation: bool = True,
     ) -> None:
-        self._own = own
+        self._own, self._emulation = own, emulation
         self._lower, self._arch, self._seed, self._earlier, self._told = lower, arch, seed, earlier, told
         self._as_ptx, self._not_ptx = as_ptx, set[str]()  # names of sketches that cannot be said in PTX
         self._sketches: dict[str, list[Sketch]] = {}
@@ -155,7 +158,7 @@ class OfflineAuthor:
         return self._sketches[task.sha256]
 
     def _inductor(self, task: TaskSpec) -> list[Sketch]:
-        found = []
+        found = self._split(task)
         others: list[LoweredCode] | None = None
         for name, config in _SETTINGS.items():
             try:
@@ -170,6 +173,20 @@ class OfflineAuthor:
                 if not config:  # what fails as it comes will not do better with other settings
                     break
         return found
+
+    def _split(self, task: TaskSpec) -> list[Sketch]:
+        """Products and convolutions of float32 by our own functions, the rest as Inductor writes it."""
+        if not self._emulation or task.precision != "float32":
+            return []
+        try:
+            main = self._lower(task.source, {**overrides(task, task.main), "config": OF_PRODUCTS}, self._arch)
+            if not library_calls(main.text):
+                return []
+            codes = [main, *self._other_cases(task, main)]
+            return [clean(task.name, task.source, codes, "split_products", split_products())]
+        except (CannotLower, WorkerError) as error:
+            self.problems.append(f"no float32 products of ours: {error}")
+            return []
 
     def _other_cases(self, task: TaskSpec, main: LoweredCode) -> list[LoweredCode]:
         """Code for what the timed case's code does not cover: any shape if Inductor manages, else each case's own."""

@@ -917,14 +917,20 @@ class _Forward:
     facts: LoweringFacts
 
 
-def clean(task: str, source: str, lowered: Sequence[LoweredCode], name: str = "inductor") -> Sketch:
-    """A candidate from one or more lowerings of a task. Raises CannotLower if more than Triton and ATen is needed."""
+def clean(
+    task: str, source: str, lowered: Sequence[LoweredCode], name: str = "inductor", products: Sketch | None = None
+) -> Sketch:
+    """A candidate from one or more lowerings of a task; with `products`, the expert of that name, its functions take the
+    places of library products. Raises CannotLower if more than Triton and ATen is needed, or there is no product."""
     statements, model, parameters = model_parts(source)
     arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]][1:]
     taken: set[str] = set()
     forwards = [_forward(task, i, code, arguments, taken) for i, code in enumerate(lowered)]
     kernels = [k for f in forwards for k in f.kernels.values()]
-    if not forwards[0].kernels:
+    made = [_with_products(forward) if products else 0 for forward in forwards]
+    if products and not made[0]:
+        raise CannotLower("no library product to take the place of")
+    if not forwards[0].kernels and not products:
         called = library_calls(lowered[0].text)
         why = f"TorchInductor makes only library calls ({called})" if called else "forward makes nothing but views"
         raise CannotLower(f"{why}: there is no kernel to start from")
@@ -935,14 +941,40 @@ def clean(task: str, source: str, lowered: Sequence[LoweredCode], name: str = "i
         *(s for s in statements if not s.startswith(("import ", "from "))),
     ]
     parts += [_constants(kernels), *_helpers(lowered, kernels), *(k.text for k in kernels)]
+    parts += [products.source] if products else []
     if any("view(" in line for f in forwards for line in f.body):
         parts.append(_VIEW)
     parts.append(_model(model, parameters, forwards))
     main = forwards[0].kernels.values()
     params = {k.parameter(key): value for k in main for key, value in k.defaults.items()}
     space = {k.parameter(key): values for k in main for key, values in _space(k).items()}
+    says = _says(forwards[0])
+    if products:
+        says = f"{products.says}; the rest by {says}" if forwards[0].kernels else products.says
+        params, space = params | products.params, products.space | space
     text = wrapped("\n\n\n".join(p.strip("\n") for p in parts if p)) + "\n"
-    return Sketch(name, text, _says(forwards[0]), params, space, tuple(_starts(list(main))))
+    return Sketch(name, text, says, params, space, tuple(_starts(list(main))) if main else ())
+
+
+_PRODUCTS = re.compile(r"torch\.(mm|addmm|bmm|baddbmm|convolution)\b")  # an expert may have `split_mm` for `torch.mm`
+
+
+def _with_products(forward: _Forward) -> int:
+    """Calls the expert's functions in the lines of a forward; how many calls that are. A weight that is multiplied by
+    is told apart, since what is made of it can be kept."""
+    replaced = 0
+    for index, line in enumerate(forward.body):
+        if not _PRODUCTS.search(line):
+            continue
+        tree = ast.parse(line)
+        for node in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
+            if found := _PRODUCTS.fullmatch(ast.unparse(node.func)):
+                replaced += 1
+                node.func = expression(f"split_{found[1]}")
+                if found[1] in ("mm", "addmm") and set(loads(weight := node.args[-1])) <= {"self", "view"}:
+                    node.keywords.append(ast.keyword("keep", expression(f"(self, {ast.unparse(weight)!r})")))
+        forward.body[index] = ast.unparse(tree)
+    return replaced
 
 
 def _does(forward: _Forward) -> str:
@@ -951,6 +983,8 @@ def _does(forward: _Forward) -> str:
     for line in forward.body:
         if kernel := next((k for k in forward.kernels.values() if line.startswith(f"{k.name}[")), None):
             steps.append(f"{kernel.name}: {kernel.says}")
+        elif product := re.search(r"\b(split_\w+)\(", line):
+            steps.append(f"{product[1]}: a product of float32 as three of float16")
         elif library := re.search(r"\btorch\.((?:ops\.)?(?!empty|float|int|bfloat|uint|bool|as_)[\w.]+)\(", line):
             steps.append(f"torch.{library[1]}: a library call")
     lines = [textwrap.wrap(f"{n}. {step}", 110, subsequent_indent="   ") for n, step in enumerate(steps, 1)]

@@ -18,6 +18,7 @@ kernels, so a judge that times finds the best of them.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ def experts(task: TaskSpec) -> list[Sketch]:
     files = [path for path in _HERE.glob("*.py") if path.name != "__init__.py"]
     ranked = sorted((_order(path.read_text()), path) for path in files)
     return [sketch for _, path in ranked if (sketch := _sketch(path, seen, task))]
+
+
+def split_products() -> Sketch:
+    """Functions for float32 products, which take the places of library calls in a candidate: no candidate by itself."""
+    return _parameters("split_products", *(_HERE / "split_products.py").read_text().split('"""', 2))
 
 
 def ptx_experts(task: str) -> list[Sketch]:
@@ -94,9 +100,14 @@ def _sketch(path: Path, seen: TaskFormula | None, task: TaskSpec) -> Sketch | No
         source = with_forward(f'"""{about}"""', text, task.source, call)
     except CannotLower:
         return None
-    space = {name: tuple(int(v) for v in values.split()) for name, values in _tagged(head, r"search: (\w+) = (.*)")}
-    found = {name: re.search(rf"(?m)^{name} = (\d+)", text) for name in space}
-    return Sketch(path.stem, source, _says(head, path.stem), {name: int(m[1]) for name, m in found.items() if m}, space)
+    return replace(_parameters(path.stem, head, about, text), source=source)
+
+
+def _parameters(name: str, head: str, about: str, text: str) -> Sketch:
+    """The text as it is, and what may be searched in it."""
+    space = {key: tuple(int(v) for v in values.split()) for key, values in _tagged(head, r"search: (\w+) = (.*)")}
+    found = {key: re.search(rf"(?m)^{key} = (\d+)", text) for key in space}
+    return Sketch(name, text, _says(head, name), {key: int(m[1]) for key, m in found.items() if m}, space)
 
 
 def _fits(head: str) -> list[Fit]:

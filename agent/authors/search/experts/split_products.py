@@ -1,0 +1,526 @@
+# says: float32 products as three of float16: operands in pairs of float16, rows scaled by powers of two
+# search: BLOCK_M = 128 256
+# search: BLOCK_N = 128 256
+# search: NUM_STAGES = 3 4
+# search: CONV_M = 128 256
+# search: CONV_WARPS = 4 8
+# search: CONV_STAGES = 3 4
+"""Products and convolutions of float32, each as three products of float16. Not a candidate of its own: its functions take
+the places of library calls in what TorchInductor writes.
+
+Each row of an operand (each sample of a convolution's input) is scaled by a power of two, so that its largest value is
+in [2^14, 2^15), and split: v = high + low, both float16. That keeps 23 of the 24 bits of a value, and of small ones
+what is above 2^-39 of the row's largest. high x low, low x high and high x high are summed in float32; low x low, below
+2^-22 of a product, is left out. Tensor cores truncate each sum: over 4,096 positive terms that made the result 2.3e-5
+too small on an H200 (cuBLAS: 4e-9), so sums move to a second accumulator after every CHUNK steps (1.1e-6, with 4), and
+products with low come first. A row that holds an infinity or a NaN may be NaN where float32 has an infinity.
+
+On an H200, 4096 cubed: 570 to 640 us without the second accumulator, 770 with CHUNK = 8 (cuBLAS, float32: 2,705). A convolution is
+a sum of products over the places of its window: x lies padded and channels last, so that a place is the same matrix,
+some rows further on, which TMA reads; neighbouring places of a row of the window are one long row. Against cuDNN in
+float32: 64 to 128 channels by 3 x 3 3.4 times as fast, by 5 x 7 8.5 times, transposed 6.4 times; with fewer than 8
+channels it can be slower (0.5 times), and the library does it.
+"""
+
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+BLOCK_M = 128
+BLOCK_N = 256
+BLOCK_K = 64
+CHUNK = 4  # steps whose sum tensor cores make
+GROUP_M = 8
+NUM_WARPS = 8
+NUM_STAGES = 3
+CONV_M = 128
+CONV_WARPS = 8
+CONV_STAGES = 4
+
+
+@triton.jit
+def powers(bits):
+    """2^k and 2^-k such that the number of those bits times 2^k is in [2^14, 2^15)."""
+    exponent = tl.minimum(tl.maximum((bits >> 23) & 255, 15), 253)
+    return ((268 - exponent) << 23).to(tl.float32, bitcast=True), ((exponent - 14) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def pair(v):
+    """A number below 2^15 as the sum of two float16, which keep 23 bits of it, down to 2^-24."""
+    high = v.to(tl.float16)
+    return high, (v - high.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def largest_kernel(x_ptr, most_ptr, rows, cols, row_stride, col_stride, BR: tl.constexpr, BC: tl.constexpr):
+    """The bits of the largest magnitude of each row, by atomics."""
+    i = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
+    j = tl.program_id(1).to(tl.int64) * BC + tl.arange(0, BC)
+    inside = (i < rows)[:, None] & (j < cols)[None, :]
+    x = tl.load(x_ptr + i[:, None] * row_stride + j[None, :] * col_stride, mask=inside, other=0.0)
+    bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    tl.atomic_max(most_ptr + i, tl.max(bits, 1), mask=i < rows)
+
+
+@triton.jit
+def pairs_kernel(
+    x_ptr, most_ptr, pairs_ptr, back_ptr, rows, cols, padded, row_stride, col_stride, BR: tl.constexpr, BC: tl.constexpr
+):
+    i = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
+    j = tl.program_id(1).to(tl.int64) * BC + tl.arange(0, BC)
+    inside = (i < rows)[:, None] & (j < cols)[None, :]
+    x = tl.load(x_ptr + i[:, None] * row_stride + j[None, :] * col_stride, mask=inside, other=0.0)
+    up, down = powers(tl.load(most_ptr + i, mask=i < rows, other=0))
+    high, low = pair(x * up[:, None])
+    at = i[:, None] * 2 * padded + j[None, :]
+    kept = (i < rows)[:, None] & (j < padded)[None, :]
+    tl.store(pairs_ptr + at, high, mask=kept)
+    tl.store(pairs_ptr + at + padded, low, mask=kept)
+    if tl.program_id(1) == 0:
+        tl.store(back_ptr + i, down, mask=i < rows)
+
+
+@triton.jit
+def row_pairs_kernel(x_ptr, pairs_ptr, back_ptr, cols, padded, row_stride, BLOCK: tl.constexpr):
+    """The same where a row fits a program."""
+    row = tl.program_id(0).to(tl.int64)
+    j = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * row_stride + j, mask=j < cols, other=0.0)
+    up, down = powers(tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0))
+    high, low = pair(x * up)
+    tl.store(pairs_ptr + row * 2 * padded + j, high, mask=j < padded)
+    tl.store(pairs_ptr + row * 2 * padded + padded + j, low, mask=j < padded)
+    tl.store(back_ptr + row, down)
+
+
+def pairs(x):
+    """float32 x (rows, k) -> float16 (rows, 2 padded): upper halves, then lower ones; and the factors of its rows."""
+    rows, k = x.shape
+    padded = triton.cdiv(k, 64) * 64
+    made = torch.empty((rows, 2 * padded), dtype=torch.float16, device=x.device)
+    back = torch.empty(rows, dtype=torch.float32, device=x.device)
+    if x.stride(1) == 1 and padded <= 16384:
+        block = triton.next_power_of_2(padded)
+        row_pairs_kernel[(rows,)](
+            x, made, back, k, padded, x.stride(0), BLOCK=block, num_warps=max(1, min(16, block // 512))
+        )
+        return made, back
+    most = torch.zeros(rows, dtype=torch.int32, device=x.device)
+    br, bc = (16, 256) if x.stride(1) == 1 else (64, 64)
+    grid = (triton.cdiv(rows, br), triton.cdiv(padded, bc))
+    largest_kernel[grid](x, most, rows, k, x.stride(0), x.stride(1), BR=br, BC=bc, num_warps=8)
+    pairs_kernel[grid](x, most, made, back, rows, k, padded, x.stride(0), x.stride(1), BR=br, BC=bc, num_warps=8)
+    return made, back
+
+
+@triton.jit
+def halves(x, BM: tl.constexpr, BN: tl.constexpr):
+    return tl.split(tl.permute(tl.reshape(x, (BM, 2, BN // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def put(
+    part, a_back, b_back, added_ptr, y_ptr, batch, split, row, column, m, n,
+    added_batch, added_row, added_col, y_batch, y_row, y_col, ADDED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    i, j = row + tl.arange(0, BM), column + tl.arange(0, BN)
+    inside = (i[:, None] < m) & (j[None, :] < n)
+    part = part * tl.load(a_back + batch * m + i, mask=i < m, other=0.0)[:, None]
+    part = part * tl.load(b_back + batch * n + j, mask=j < n, other=0.0)[None, :]
+    i, j = i.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
+    if ADDED:
+        part += tl.load(added_ptr + batch * added_batch + i * added_row + j * added_col, mask=inside, other=0.0)
+    tl.store(y_ptr + (batch + split).to(tl.int64) * y_batch + i * y_row + j * y_col, part, mask=inside)
+
+
+@triton.jit
+def product_kernel(
+    a, b, a_back, b_back, added_ptr, y_ptr, batches, m, n, k, splits, share,
+    added_batch, added_row, added_col, y_batch, y_row, y_col, ADDED: tl.constexpr, CHUNK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """a @ b.T of pairs. With several `splits` each makes the sum over its `share` of the steps, into a y of its own."""
+    high, wide = tl.cdiv(m, BM), tl.cdiv(n, BN)
+    for tile in tl.range(tl.program_id(0), splits * batches * high * wide, tl.num_programs(0), flatten=True):
+        batch = tile // (high * wide) % batches
+        split = tile // (high * wide * batches)
+        of_batch = tile % (high * wide)
+        group = of_batch // (GROUP * wide)
+        height = tl.minimum(high - group * GROUP, GROUP)
+        inner = of_batch % (GROUP * wide)
+        row, column = (group * GROUP + inner % height) * BM, inner // height * BN
+        acc = tl.zeros((BM, BN), tl.float32)
+        total = tl.zeros((BM, BN), tl.float32)
+        first = split * share
+        steps = tl.minimum(share, k // BK - first)
+        for step in range(0, 3 * steps):
+            turn, start = step // steps, (first + step % steps) * BK
+            p = a.load([batch * m + row, start + tl.where(turn == 0, k, 0)])
+            q = b.load([batch * n + column, start + tl.where(turn == 1, k, 0)])
+            acc = tl.dot(p, q.T, acc)
+            if step % CHUNK == CHUNK - 1:
+                total += acc
+                acc = tl.zeros((BM, BN), tl.float32)
+        left, right = halves(acc + total, BM, BN)
+        parts = halves(left, BM, BN // 2) + halves(right, BM, BN // 2)
+        for piece in tl.static_range(4):
+            put(
+                parts[piece], a_back, b_back, added_ptr, y_ptr, batch, split, row, column + piece * (BN // 4), m, n,
+                added_batch, added_row, added_col, y_batch, y_row, y_col, ADDED, BM, BN // 4,
+            )  # fmt: skip
+
+
+@triton.jit
+def sum_kernel(
+    parts_ptr,
+    added_ptr,
+    y_ptr,
+    splits,
+    m,
+    n,
+    added_row,
+    added_col,
+    y_row,
+    y_col,
+    ADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    i, j = at // n, at % n
+    total = tl.zeros((BLOCK,), tl.float32)
+    parts_ptr += at
+    for _ in range(splits):
+        total += tl.load(parts_ptr, mask=i < m, other=0.0)
+        parts_ptr += m * n
+    if ADDED:
+        total += tl.load(added_ptr + i * added_row + j * added_col, mask=i < m, other=0.0)
+    tl.store(y_ptr + i * y_row + j * y_col, total, mask=i < m)
+
+
+def product(a, b, y, added=None):
+    """The product of pairs (batches m, 2 k) and (batches n, 2 k), and what is added, into y (batches, m, n)."""
+    (a_pairs, a_back), (b_pairs, b_back) = a, b
+    (batches, m, n), k = y.shape, a_pairs.shape[1] // 2
+    bm, bn = min(BLOCK_M, max(64, triton.next_power_of_2(m))), min(BLOCK_N, max(64, triton.next_power_of_2(n)))
+    programs = torch.cuda.get_device_properties(y.device).multi_processor_count
+    tiles = batches * triton.cdiv(m, bm) * triton.cdiv(n, bn)
+    steps = k // BLOCK_K
+    splits = max(1, min(programs // tiles, steps // 16)) if batches == 1 else 1
+    share = triton.cdiv(steps, splits)
+    splits = triton.cdiv(steps, share)
+    made = y if splits == 1 else torch.empty((splits, m, n), dtype=torch.float32, device=y.device)
+    at = added.expand(y.shape).stride() if added is not None else (0, 0, 0)
+    product_kernel[(min(splits * tiles, programs),)](
+        TensorDescriptor(a_pairs, [batches * m, 2 * k], [2 * k, 1], [bm, BLOCK_K]),
+        TensorDescriptor(b_pairs, [batches * n, 2 * k], [2 * k, 1], [bn, BLOCK_K]),
+        a_back, b_back, added if splits == 1 else None, made, batches, m, n, k, splits, share, *at, *made.stride(),
+        ADDED=added is not None and splits == 1, CHUNK=CHUNK, BM=bm, BN=bn, BK=BLOCK_K, GROUP=GROUP_M,
+        num_warps=NUM_WARPS if bm * bn >= 128 * 128 else 4, num_stages=NUM_STAGES,
+    )  # fmt: skip
+    if splits > 1:
+        sum_kernel[(triton.cdiv(m * n, 1024),)](
+            made, added, y, splits, m, n, *at[1:], *y.stride()[1:], ADDED=added is not None, BLOCK=1024, num_warps=4
+        )
+
+
+def kept(b, keep):
+    """The pairs of b, which are made once where it is a weight: `keep` says of which module, and its name."""
+    if keep is None:
+        return pairs(b)
+    model, name = keep
+    made = model.__dict__.setdefault("made_once", {})
+    if name not in made:
+        made[name] = pairs(b)
+    return made[name]
+
+
+def split_mm(a, b, out=None, added=None, keep=None):
+    """a (m, k) @ b (k, n) + added."""
+    (m, k), n = a.shape, b.shape[1]
+    y = torch.empty((m, n), dtype=a.dtype, device=a.device) if out is None else out
+    if min(m, n, k) < 16:
+        return torch.mm(a, b, out=y) if added is None else torch.addmm(added, a, b, out=y)
+    product(pairs(a), kept(b.t(), keep), y.unsqueeze(0), added)
+    return y
+
+
+def split_addmm(added, a, b, alpha=1, beta=1, out=None, keep=None):
+    if alpha != 1 or beta != 1:
+        return torch.addmm(added, a, b, alpha=alpha, beta=beta, out=out)
+    return split_mm(a, b, out, added, keep)
+
+
+def rows_of(x):
+    """(batches, rows, k) as (batches rows, k)."""
+    x = x if x.stride(0) == x.shape[1] * x.stride(1) else x.contiguous()
+    return x.as_strided((x.shape[0] * x.shape[1], x.shape[2]), (x.stride(1), x.stride(2)), x.storage_offset())
+
+
+def split_bmm(a, b, out=None, added=None):
+    """a (batches, m, k) @ b (batches, k, n) + added."""
+    y = torch.empty((*a.shape[:2], b.shape[2]), dtype=a.dtype, device=a.device) if out is None else out
+    if min(a.shape[1:] + b.shape[2:]) < 16:
+        return torch.bmm(a, b, out=y) if added is None else torch.baddbmm(added, a, b, out=y)
+    product(pairs(rows_of(a)), pairs(rows_of(b.transpose(1, 2))), y, added)
+    return y
+
+
+def split_baddbmm(added, a, b, alpha=1, beta=1, out=None):
+    if alpha != 1 or beta != 1:
+        return torch.baddbmm(added, a, b, alpha=alpha, beta=beta, out=out)
+    return split_bmm(a, b, out, added)
+
+
+@triton.jit
+def image_largest_kernel(x_ptr, most_ptr, size, BLOCK: tl.constexpr):
+    image = tl.program_id(0).to(tl.int64)
+    j = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + image * size + j, mask=j < size, other=0.0)
+    tl.atomic_max(most_ptr + image, tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0))
+
+
+@triton.jit
+def spread_kernel(
+    x_ptr, most_ptr, pairs_ptr, n, c, d, h, w, dq, hq, wq, x_n, x_c, x_d, x_h, x_w, positions,
+    GROUPS: tl.constexpr, CP: tl.constexpr, MERGED: tl.constexpr,
+    SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PD, PH, PW, BP: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """x as pairs of float16, channels last, with the padding: [part, group, place % stride, n, d, h, w, channel]."""
+    at = tl.program_id(0).to(tl.int64) * BP + tl.arange(0, BP)
+    group = tl.program_id(1) % GROUPS
+    channel = tl.program_id(1) // GROUPS * BC + tl.arange(0, BC)
+    rest = at
+    if MERGED:
+        pw = rest % SW
+        rest = rest // SW
+    i_w = rest % wq
+    rest = rest // wq
+    i_h = rest % hq
+    rest = rest // hq
+    i_d = rest % dq
+    rest = rest // dq
+    image = rest % n
+    rest = rest // n
+    if not MERGED:
+        pw = rest % SW
+        rest = rest // SW
+    z, y, x = i_d * SD + rest // SH - PD, i_h * SH + rest % SH - PH, i_w * SW + pw - PW
+    inside = (at < positions) & (z >= 0) & (z < d) & (y >= 0) & (y < h) & (x >= 0) & (x < w)
+    from_ = image * x_n + z * x_d + y * x_h + x * x_w
+    value = tl.load(
+        x_ptr + from_[:, None] + (group * c + channel)[None, :].to(tl.int64) * x_c,
+        mask=inside[:, None] & (channel < c)[None, :], other=0.0,
+    )  # fmt: skip
+    up, _ = powers(tl.load(most_ptr + image, mask=at < positions, other=0))
+    high, low = pair(value * up[:, None])
+    to = (group * positions + at)[:, None] * CP + channel[None, :]
+    kept = (at < positions)[:, None] & (channel < CP)[None, :]
+    tl.store(pairs_ptr + to, high, mask=kept)
+    tl.store(pairs_ptr + to + GROUPS * positions * CP, low, mask=kept)
+
+
+@triton.jit
+def filter_kernel(
+    w_ptr, pairs_ptr, back_ptr, c, each, w_g, w_o, w_c, parts,
+    KT: tl.constexpr, KW: tl.constexpr, CP: tl.constexpr, MERGED: tl.constexpr, FLIPPED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Filters as pairs: [part, group, tap, output channel, (place in a row of the window,) channel]."""
+    own = tl.program_id(0)
+    group, o = own // each, own % each
+    w_ptr += group.to(tl.int64) * w_g + o.to(tl.int64) * w_o
+    WINDOW: tl.constexpr = KT * KW
+    most = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, c * WINDOW, BLOCK):
+        t = start + tl.arange(0, BLOCK)
+        v = tl.load(w_ptr + (t // WINDOW).to(tl.int64) * w_c + t % WINDOW, mask=t < c * WINDOW, other=0.0)
+        most = tl.maximum(most, v.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
+    up, down = powers(tl.max(most, 0))
+    tl.store(back_ptr + own, down)
+    for start in range(0, WINDOW * CP, BLOCK):
+        t = start + tl.arange(0, BLOCK)
+        tap, channel = t // CP, t % CP
+        from_ = WINDOW - 1 - tap if FLIPPED else tap
+        inside = (t < WINDOW * CP) & (channel < c)
+        v = tl.load(w_ptr + channel.to(tl.int64) * w_c + from_, mask=inside, other=0.0)
+        high, low = pair(v * up)
+        if MERGED:
+            to = ((group * KT + tap // KW).to(tl.int64) * each + o) * (KW * CP) + tap % KW * CP + channel
+        else:
+            to = ((group * WINDOW + tap).to(tl.int64) * each + o) * CP + channel
+        tl.store(pairs_ptr + to, high, mask=t < WINDOW * CP)
+        tl.store(pairs_ptr + to + parts, low, mask=t < WINDOW * CP)
+
+
+@triton.jit
+def first_tap(phase, K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, WS: tl.constexpr):
+    """Of a transposed convolution: the first place of the window that reaches outputs of this phase, and how many do."""
+    first = K
+    for w in tl.static_range(min(WS, K)):
+        first = tl.where(((phase + S * D * WS - w * D) % S == 0) & (first == K), w, first)
+    return first, (K - first + WS - 1) // WS
+
+
+@triton.jit
+def conv_kernel(
+    x, f, most_ptr, back_ptr, bias_ptr, y_ptr, n, each, dq, hq, wq, rows, od, oh, ow, y_n, y_c, y_d, y_h, y_w,
+    BASE_D, BASE_H, BASE_W, OFF_D, OFF_H, OFF_W,
+    KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    DD: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
+    GROUPS: tl.constexpr, RUN: tl.constexpr, TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, CHUNK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Each place of the window is a product: rows of x, moved by the place, with the filters' channels there."""
+    columns = tl.cdiv(each, BN)
+    column = tl.program_id(0) % columns * BN
+    rest = tl.program_id(0) // columns
+    td, th, tw = KD, KH, KW
+    fd, fh, fw = 0, 0, 0
+    rd, rh, rw = 0, 0, 0
+    if TRANSPOSED:
+        rw = rest % SW
+        rest = rest // SW
+        rh = rest % SH
+        rest = rest // SH
+        rd = rest % SD
+        rest = rest // SD
+        fd, td = first_tap(rd, KD, SD, DD, WD)
+        fh, th = first_tap(rh, KH, SH, DH, WH)
+        fw, tw = first_tap(rw, KW, SW, DW, WW)
+        PLANES: tl.constexpr = 1
+    else:
+        PLANES: tl.constexpr = SD * SH * SW
+    row = rest * BM
+    group = tl.program_id(1)
+    acc = tl.zeros((BM, BN), tl.float32)
+    total = tl.zeros((BM, BN), tl.float32)
+    along = (RUN + BK - 1) // BK
+    steps = td * th * tw * along
+    each_turn, across, down = tl.maximum(steps, 1), tl.maximum(tw, 1), tl.maximum(th, 1)
+    for step in range(0, 3 * steps):
+        turn, t = step // each_turn, step % each_turn
+        start = t % along * BK
+        t = t // along
+        kw, kh, kd = t % across, t // across % down, t // (across * down)
+        if TRANSPOSED:
+            kd, kh, kw = fd + kd * WD, fh + kh * WH, fw + kw * WW
+            move = (
+                ((OFF_D + (rd - kd * DD) // SD) * hq + OFF_H + (rh - kh * DH) // SH) * wq + OFF_W + (rw - kw * DW) // SW
+            )
+        else:
+            vd, vh, vw = kd * DD, kh * DH, kw * DW
+            move = ((vd // SD) * hq + vh // SH) * wq + vw // SW
+
+            plane = (vd % SD * SH + vh % SH) * SW + vw % SW
+            move += plane * rows
+        tap = (kd * KH + kh) * KW + kw
+        low = tl.where(turn == 0, GROUPS * PLANES * rows, 0)
+        p = x.load([low + group * PLANES * rows + row + move, start])
+        lower = tl.where(turn == 1, GROUPS * KD * KH * KW * each, 0)
+        q = f.load([lower + (group * KD * KH * KW + tap) * each + column, start])
+        acc = tl.dot(p, q.T, acc)
+        if step % CHUNK == CHUNK - 1:
+            total += acc
+            acc = tl.zeros((BM, BN), tl.float32)
+    acc = tl.where(steps > 0, acc + total, 0.0)  # no place of a dilated window may reach an output
+    i = row + tl.arange(0, BM)
+    o = column + tl.arange(0, BN)
+    inner = i // wq
+    image = inner // hq // dq
+    u_d, u_h, u_w = inner // hq % dq, inner % hq, i % wq
+    if TRANSPOSED:
+        u_d, u_h, u_w = u_d * SD + rd + BASE_D, u_h * SH + rh + BASE_H, u_w * SW + rw + BASE_W
+    inside = (i < rows) & (u_d >= 0) & (u_d < od) & (u_h >= 0) & (u_h < oh) & (u_w >= 0) & (u_w < ow)
+    _, x_back = powers(tl.load(most_ptr + image, mask=inside, other=0))
+    own = group * each + o
+    acc = acc * x_back[:, None] * tl.load(back_ptr + own, mask=o < each, other=0.0)[None, :]
+    if BIAS:
+        acc += tl.load(bias_ptr + own, mask=o < each, other=0.0)[None, :]
+    at = image.to(tl.int64) * y_n + u_d.to(tl.int64) * y_d + u_h.to(tl.int64) * y_h + u_w.to(tl.int64) * y_w
+    tl.store(y_ptr + at[:, None] + own[None, :].to(tl.int64) * y_c, acc, mask=inside[:, None] & (o < each)[None, :])
+
+
+def three(values, one):
+    return (one,) * (3 - len(values)) + tuple(values)
+
+
+def split_convolution(x, weight, stride, padding, dilation, transposed, output_padding, groups, bias=None):
+    dims, window = x.dim() - 2, three(weight.shape[2:], 1)
+    c, each = x.shape[1] // groups, (weight.shape[1] if transposed else weight.shape[0] // groups)
+    if c == 1:  # a filter for each channel is no matrix product
+        return torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    last = torch.channels_last if dims == 2 else torch.channels_last_3d
+    is_last = dims > 1 and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight))
+    if not (x.is_contiguous() or (dims > 1 and x.is_contiguous(memory_format=last))):
+        x = x.contiguous()
+    weight = weight.contiguous()
+    n, size = x.shape[0], three(x.shape[2:], 1)
+    s, p, d, more = three(stride, 1), three(padding, 0), three(dilation, 1), three(output_padding, 0)
+    reach = [e * (k - 1) for e, k in zip(d, window)]
+    if transposed:
+        out_size = [(a - 1) * t - 2 * q + r + m + 1 for a, t, q, r, m in zip(size, s, p, reach, more)]
+    else:
+        out_size = [(a + 2 * q - r - 1) // t + 1 for a, t, q, r in zip(size, s, p, reach)]
+    flipped = transposed and max(s) == 1
+    if flipped:
+        p, transposed = [r - q for r, q in zip(reach, p)], False
+        w_g, w_o, w_c = c * weight.stride(0), weight.stride(1), weight.stride(0)
+    elif transposed:
+        w_g, w_o, w_c = c * weight.stride(0), weight.stride(1), weight.stride(0)
+    else:
+        w_g, w_o, w_c = each * weight.stride(0), weight.stride(0), weight.stride(1)
+    merged = not transposed and d[2] == 1
+    cp = triton.cdiv(c, 8) * 8
+    step = [1] * 3 if transposed else s
+    if transposed:
+        first = [q // t for q, t in zip(p, s)]
+        off = [r // t for r, t in zip(reach, s)]
+        q_size = [(q + o - 1) // t - f + 1 + e for q, o, t, f, e in zip(p, out_size, s, first, off)]
+        pad = [e - f for e, f in zip(off, first)]
+        base = [t * f - q for t, f, q in zip(s, first, p)]
+    else:
+        off, pad, base = [0] * 3, p, [0] * 3
+        q_size = [o + r // t for o, r, t in zip(out_size, reach, s)]
+    rows = n * q_size[0] * q_size[1] * q_size[2]
+    planes = step[0] * step[1] * (1 if merged else step[2])
+    positions = rows * step[0] * step[1] * step[2]
+    pitch = cp * (step[2] if merged else 1)
+    run = cp * (window[2] if merged else 1)
+    x_pairs = torch.empty(2 * groups * positions * cp + run, dtype=torch.float16, device=x.device)
+    most = torch.zeros(n, dtype=torch.int32, device=x.device)
+    each_image = x.numel() // n
+    image_largest_kernel[(n, triton.cdiv(each_image, 8192))](x, most, each_image, BLOCK=8192, num_warps=8)
+    xs = (x.stride(0), x.stride(1), *three(x.stride()[2:], 0))
+    bc = min(64, triton.next_power_of_2(cp))
+    bp = 4096 // bc
+    spread_kernel[(triton.cdiv(positions, bp), groups * triton.cdiv(cp, bc))](
+        x, most, x_pairs, n, c, *size, *q_size, *xs, positions,
+        GROUPS=groups, CP=cp, MERGED=merged, SD=step[0], SH=step[1], SW=step[2], PD=pad[0], PH=pad[1], PW=pad[2],
+        BP=bp, BC=bc, num_warps=8,
+    )  # fmt: skip
+    taps = window[0] * window[1] * (1 if merged else window[2])
+    parts = groups * taps * each * run
+    f_pairs = torch.empty(2 * parts, dtype=torch.float16, device=x.device)
+    back = torch.empty(groups * each, dtype=torch.float32, device=x.device)
+    filter_kernel[(groups * each,)](
+        weight, f_pairs, back, c, each, w_g, w_o, w_c, parts,
+        KT=window[0] * window[1], KW=window[2], CP=cp, MERGED=merged, FLIPPED=flipped, BLOCK=1024, num_warps=4,
+    )  # fmt: skip
+    shape = (n, groups * each, *out_size[3 - dims :])
+    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=last if is_last else torch.contiguous_format)
+    bk = 64 if run % 64 == 0 or run > 128 else 32 if run > 16 else 16
+    bn = min(128, max(16, triton.next_power_of_2(each)))
+    bm = CONV_M if bn == 128 else 256
+    ys = (y.stride(0), y.stride(1), *three(y.stride()[2:], 0))
+    between = [
+        next(w for w in range(1, t + 1) if w * e % t == 0) for t, e in zip(s, d)
+    ]  # places that reach the same outputs
+    phases = s[0] * s[1] * s[2] if transposed else 1
+    conv_kernel[(triton.cdiv(each, bn) * phases * triton.cdiv(rows, bm), groups)](
+        TensorDescriptor(x_pairs, [2 * groups * planes * rows, run], [pitch, 1], [bm, bk]),
+        TensorDescriptor(f_pairs, [2 * groups * taps * each, run], [run, 1], [bn, bk]),
+        most, back, bias, y, n, each, *q_size, rows, *out_size, *ys, *base, *off,
+        KD=window[0], KH=window[1], KW=1 if merged else window[2], SD=s[0], SH=s[1], SW=1 if merged else s[2],
+        DD=d[0], DH=d[1], DW=d[2], WD=between[0], WH=between[1], WW=between[2],
+        GROUPS=groups, RUN=run, TRANSPOSED=transposed, BIAS=bias is not None, CHUNK=CHUNK,
+        BM=bm, BN=bn, BK=bk, num_warps=CONV_WARPS if bn == 128 else 8, num_stages=CONV_STAGES,
+    )  # fmt: skip
+    return y
