@@ -4,8 +4,10 @@
     python -m benchmarks.kernelbench --kernelbench DIR --out share.jsonl --gpus 0,1 --again    # those not right
     python -m benchmarks.kernelbench --kernelbench DIR --out full.jsonl --tier judged --gpu-memory-gib 74.5
     python -m benchmarks.kernelbench --out share.jsonl --report                                # only print
+    python -m benchmarks.kernelbench --kernelbench benchmarks/aside --out aside.jsonl --tier judged  # 40 of our own
 
-DIR is a checkout of github.com/ScalingIntelligence/KernelBench; nothing of it is part of this repository. Each problem
+DIR is a checkout of github.com/ScalingIntelligence/KernelBench, of which nothing is part of this repository, or another
+folder of levels: `benchmarks/aside` holds 40 problems that nothing is tuned on. Each problem
 is a line of JSON in the file, written when it ends, so that the same command goes on where it was, on another machine,
 too; of two lines for one problem the later counts.
 
@@ -75,8 +77,9 @@ def name_of(path: Path) -> str:
 
 def problems(folder: Path, only: str = "*", levels: Sequence[str] = LEVELS[:2]) -> list[Path]:
     """The files of these levels, shuffled always alike: what is done by then is a fair sample. `only`: globs between
-    commas; what fits the first comes first."""
-    found = [path for level in levels for path in (folder / "KernelBench" / level).glob("*.py")]
+    commas; what fits the first comes first. `folder`: of the levels, or a checkout with the folder KernelBench."""
+    within = folder / "KernelBench" if (folder / "KernelBench").is_dir() else folder
+    found = [path for level in levels for path in (within / level).glob("*.py")]
     found.sort(key=lambda p: (p.parent.name, int(p.stem.partition("_")[0])))
     shuffled = random.Random(0).sample(found, len(found))
     fitting = (path for glob in names_of(only) for path in shuffled if fnmatchcase(name_of(path), glob))
@@ -996,8 +999,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     given = parser.parse_args(argv)
     if not given.report:
-        if given.kernelbench is None or not (given.kernelbench / "KernelBench").is_dir():
-            parser.error("--kernelbench DIR is needed, a checkout with the folder KernelBench in it")
+        if given.kernelbench is None or not problems(given.kernelbench, levels=given.levels):
+            parser.error(
+                "--kernelbench DIR is needed: a checkout of KernelBench, or a folder with level1, level2 in it"
+            )
         if not _run(given):
             return 130
     print(*report(stored(given.out)), sep="\n")
@@ -1045,7 +1050,7 @@ def _levels(text: str) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernelbench", type=Path, metavar="DIR", help="a checkout of KernelBench")
+    parser.add_argument("--kernelbench", type=Path, metavar="DIR", help="a checkout, or a folder of levels")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="lines of JSON, one a problem")
     parser.add_argument("--report", action="store_true", help="try nothing, print what is stored, in Markdown")
     parser.add_argument("--only", metavar="GLOBS", default="*", help="problems whose level/name fit one: 'level1/1_*'")

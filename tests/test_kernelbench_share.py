@@ -2,17 +2,23 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from benchmarks import kernelbench
 from benchmarks.kernelbench import Lines, Plan, Share, line_text, main, name_of, new_line, problems, report, stored
+from kerneltune.tools.task.load import find_task
 from tests import shared_fork_server
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -109,6 +115,23 @@ def test_problems_come_in_one_order_always_and_can_be_chosen(folder: Path) -> No
     assert [name_of(path) for path in problems(folder, "level2/*")] == ["level2/3_Broken"]
     assert [name_of(path) for path in problems(folder, "level2/*,level1/4*")] == ["level2/3_Broken", "level1/4_Nothing"]
     assert [name_of(path) for path in problems(folder, levels=["level2", "level3"])] == ["level2/3_Broken"]
+
+
+def test_a_folder_of_levels_needs_no_checkout_around_it(folder: Path) -> None:
+    assert problems(folder / "KernelBench") == problems(folder)
+
+
+def test_the_forty_problems_kept_aside_open_at_full_size_and_name_their_sources() -> None:
+    paths = problems(ROOT / "benchmarks" / "aside")
+    assert Counter(path.parent.name for path in paths) == {"level1": 14, "level2": 26}
+    for path in paths:
+        parts: dict[str, Any] = {}
+        exec(compile(find_task(str(path)).source, str(path), "exec"), parts)
+        assert re.search(r"\n    Source: \w.*(?:github\.com/|arXiv:)", parts["Model"].__doc__, re.DOTALL), path
+        with FakeTensorMode(), torch.no_grad():
+            model, inputs = parts["Model"](*parts["get_init_inputs"]()), parts["get_inputs"]()
+            tensors = [*model.parameters(), *inputs, *tree_leaves(model(*inputs))]
+        assert 1e7 < sum(tensor.nbytes for tensor in tensors) < 4e9, path  # float64, probes and copies must fit 80 GB
 
 
 def test_problems_judged_in_full_are_counted_and_each_of_the_others_is_named_with_its_reason() -> None:
