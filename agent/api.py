@@ -273,6 +273,8 @@ def optimize(
     width: int | None = None,
     seed: int | None = None,
     warm_start: bool | None = None,
+    algebra: bool | None = None,
+    emulation: bool | None = None,
     lessons: bool | None = None,
     arch: str | None = None,
     runs_dir: str | Path | None = None,
@@ -308,6 +310,8 @@ def optimize(
         width: How many candidates are under way at a time.
         seed: The seed of the search.
         warm_start: Start from earlier results on this GPU.
+        algebra: Also try the formula rewritten, where that is exact in real numbers.
+        emulation: Also try float32 products as three of float16.
         lessons: Show a model how predictions of earlier runs on this GPU came out.
         arch: The GPU to compile for where there is none, such as "sm_90" or "H100".
         runs_dir: The folder of runs: every attempt is stored there.

@@ -65,6 +65,8 @@ class Settings:
     confirm: bool = True  # judge the best of a run again in fresh processes
     counters: bool = False  # ncu's hardware counters beside what is judged in full
     warm_start: bool = True  # a search begins with what earlier runs on the same GPU found
+    algebra: bool = True  # formulas are rewritten where that is exact in real numbers, before TorchInductor gets them
+    emulation: bool = True  # float32 products may be three of float16, of operands in pairs
     lessons: bool = True  # a model is told what predictions of earlier runs on the same GPU came to
     gpu_memory_gib: float | None = None  # that a judgement may use, as a smaller GPU has; None = all of the GPU's
     cache_dir: Path = field(default_factory=_cache_dir)  # what was measured once and holds for this machine

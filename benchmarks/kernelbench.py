@@ -49,7 +49,7 @@ from benchmarks.gpu_fleet import (
     served,
 )
 from kerneltune.agent.attempt import Proposal, point_of
-from kerneltune.agent.authors.search.author import OF_PRODUCTS, OfflineAuthor, through
+from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.session import LOWER_TIMEOUT_S, Lowering, open_task
 from kerneltune.tools.backends import gpu_info, gpu_sampler
 from kerneltune.tools.backends.base import GpuInfo
@@ -118,7 +118,13 @@ class Lines:
 
 NOT_SLOWER = 0.98
 _HEAD = ["level", "tried", "candidate", "traces", "compiles"]
-_TIMED_HEAD = ["beats eager", "beats torch.compile", f"at least {NOT_SLOWER} of torch.compile", "geometric mean"]
+_TIMED_HEAD = [
+    "beats eager",
+    "beats torch.compile",
+    f"at least {NOT_SLOWER} of torch.compile",
+    "geometric mean",
+    "without algebraic",
+]
 _PARTS = ("prepared", "freed", "waited", "open", "load", "judge", "end", "all")
 
 
@@ -144,6 +150,7 @@ def report(lines: Mapping[str, Line]) -> Iterator[str]:
     yield from _table(lines, is_timed=is_timed)
     if any(attempt.get("tier") == "judged" for line in lines.values() for attempt in line["attempts"]):
         yield from _judged_in_full(lines)
+    yield from _listed("Algebraic, by rewrite", lines, rewrites_of)
     yield from _listed("Not right, by cause", lines, lambda line: [] if line["stage"] in RIGHT else [line["cause"]])
     if is_timed:
         yield from _listed("Baselines, notes", lines, lambda line: line.get("notes", []))
@@ -154,6 +161,12 @@ def best_of(line: Line) -> Line | None:
     """The fastest of the candidates that are right and timed."""
     timed = [attempt for attempt in line["attempts"] if attempt.get("us")]
     return min(timed, key=lambda attempt: float(attempt["us"][0]), default=None)
+
+
+def rewrites_of(line: Line) -> list[str]:
+    """The rewrites of the formula that the fastest candidate rests on: a fast answer to such a problem is not a fast
+    kernel."""
+    return list((best_of(line) or _right(line)).get("algebraic", []))
 
 
 def not_in_full(line: Line) -> str:
@@ -205,12 +218,17 @@ def _reached(lines: Sequence[Line]) -> list[str]:
 def _compared(lines: Sequence[Line]) -> list[str]:
     """How many of those that have the baseline beat it, and, of those that have both, by how much the faster one is."""
     found = [best["over"] for line in lines if (best := best_of(line))]
+    plain = [best["over"] for line in lines if (best := best_of(line)) and not rewrites_of(line)]
     eager, compiled = ([over[name] for over in found if name in over] for name in ("eager", "compile"))
-    both = [min(over["eager"][0], over["compile"][0]) for over in found if {"eager", "compile"} <= over.keys()]
-    mean = f"{math.exp(fmean(map(math.log, both))):.3f}x ({len(both)})" if both else ""
     beats = [f"{sum(low > 1 for _, low, _ in arms)} of {len(arms)}" for arms in (eager, compiled)]
     kept = f"{sum(speedup >= NOT_SLOWER for speedup, _, _ in compiled)} of {len(compiled)}"
-    return [*beats, kept, mean]
+    return [*beats, kept, _mean(found), _mean(plain)]
+
+
+def _mean(found: Sequence[Mapping[str, Any]]) -> str:
+    """The geometric mean over the faster baseline, of those that have both."""
+    both = [min(over["eager"][0], over["compile"][0]) for over in found if {"eager", "compile"} <= over.keys()]
+    return f"{math.exp(fmean(map(math.log, both))):.3f}x ({len(both)})" if both else ""
 
 
 def _listed(title: str, lines: Mapping[str, Line], words_of: Callable[[Line], Sequence[str]]) -> Iterator[str]:
@@ -370,7 +388,7 @@ class AsItComes(Lowering):
         self, body: dict[str, Json], timeout_s: float = LOWER_TIMEOUT_S, task: TaskFile | None = None
     ) -> dict[str, Json]:
         """The same for a request without settings; a refusal for others."""
-        other = body["overrides"].get("config", {}).keys() - OF_PRODUCTS.keys()
+        other = body["overrides"].get("config", {}).keys() - {"layout_optimization"}
         return {"error": OTHER_SETTING} if other else super().call(body, timeout_s, task)
 
 
@@ -390,6 +408,7 @@ class Candidate:
     opened: OpenedProblem
     proposal: Proposal
     update: Update
+    algebraic: tuple[str, ...]  # rewrites of the formula that it rests on
 
 
 _UNDER_WAY = {"": "reading", "described": "TorchInductor lowers it"}  # else candidates are made of it
@@ -455,7 +474,7 @@ class Problem:
 
     def _candidates(self, lowering: Lowering, deadline: Deadline) -> Iterator[Candidate]:
         opened = self._described(deadline)
-        proposals, problems = proposed(lowering, opened, self._place.arch, deadline)
+        proposals, problems, rewrites = proposed(lowering, opened, self._place.arch, deadline)
         self.line |= {"problems": problems, "sketches": list(dict.fromkeys(map(_sketch_of, proposals)))}
         if not proposals and deadline.over:
             raise TaskError("it took too long")
@@ -469,7 +488,7 @@ class Problem:
             update = self._updated(opened.task, proposal, deadline)
             if deadline.over and update.failure:  # its workers were killed in the middle
                 raise TaskError("it took too long")
-            yield Candidate(opened, proposal, update)
+            yield Candidate(opened, proposal, update, rewrites[_sketch_of(proposal)])
 
     def _described(self, deadline: Deadline) -> OpenedProblem:
         desk = self._hold(self._place.machine.task(CPU_JUDGE, [self.path]))
@@ -498,8 +517,9 @@ class Problem:
 
 def proposed(
     lowering: Lowering, opened: OpenedProblem, arch: str, deadline: Deadline
-) -> tuple[list[Proposal], list[str]]:
-    """What the offline author would begin with, and why Inductor's kernels are missing where they are."""
+) -> tuple[list[Proposal], list[str], dict[str, tuple[str, ...]]]:
+    """What the offline author would begin with, why Inductor's kernels are missing where they are, and the rewrites of
+    each sketch's formula."""
 
     def call(body: dict[str, Json]) -> dict[str, Json]:
         _parsing.release()  # others go on while Inductor's process works
@@ -511,7 +531,8 @@ def proposed(
     author = OfflineAuthor(through(call), arch=arch_number(arch))
     with _parsing:
         proposals = author.propose(opened.task, [], PROPOSALS)
-    return proposals, [problem for problem in author.problems if OTHER_SETTING not in problem]
+        rewrites = {sketch.name: sketch.algebraic for sketch in author.sketches(opened.task)}
+    return proposals, [problem for problem in author.problems if OTHER_SETTING not in problem], rewrites
 
 
 def _sketch_of(proposal: Proposal) -> str:
@@ -727,6 +748,7 @@ def _attempt(candidate: Candidate, bench: Bench) -> Line:
     timing, receipt = verdict.timing, verdict.receipt
     return {
         "sketch": _sketch_of(candidate.proposal),
+        "algebraic": list(candidate.algebraic),
         "stage": verdict.status.value if verdict.accepted else stage_of(update),
         "status": verdict.status.value,
         "detail": verdict.detail.strip().partition("\n")[0][:400],

@@ -445,6 +445,8 @@ def _offline_author(started: Started, tracker: AttemptTracker) -> Iterator[Offli
         told,
         updater.ptx_of if started.choice.model is None and settings.language == "ptx" else None,
         lambda: _own_of(tracker),
+        algebra=settings.algebra,
+        emulation=settings.emulation,
     )
     try:
         yield author
@@ -672,12 +674,15 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
+_SEARCHES = ("warm_start", "algebra", "emulation")  # settings of a search without a model, noted where they are off
+
+
 def manner_of(choice: Choice, settings: Settings) -> dict[str, Json]:
     """What the kernels are written in and begun with, and how a model is used, beside the limits."""
     manner: dict[str, Json] = {"language": settings.language} if settings.language != TRITON else {}
     manner |= {"from": settings.from_} if settings.from_ else {}
     if choice.model is None:
-        return manner | ({} if settings.warm_start else {"warm_start": False})
+        return manner | {name: False for name in _SEARCHES if not getattr(settings, name)}
     manner |= {"seeds_model": True} if settings.seeds_model else {}
     return manner | {"strategy": settings.strategy, "effort": settings.effort, "base_url": settings.base_url or None}
 
@@ -772,8 +777,7 @@ def _as_then(settings: Settings, event: RunStarted) -> Settings:
         then.pop("base_url", None)
     if start := event.limits.get("from"):
         then["from_"] = start
-    if event.limits.get("warm_start") is False:
-        then["warm_start"] = False
+    then |= {name: False for name in _SEARCHES if event.limits.get(name) is False}
     return replace(settings, **then)
 
 

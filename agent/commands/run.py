@@ -99,6 +99,10 @@ def run(
     width: Annotated[Width, _how()] = None,
     seed: Annotated[int | None, _author(metavar="N", help="Seed of the author's search.")] = None,
     warm_start: Annotated[bool | None, _author(help="Start a search from earlier results on this GPU.")] = None,
+    algebra: Annotated[
+        bool | None, _author(help="Also try the formula rewritten, where that is exact in real numbers.")
+    ] = None,
+    emulation: Annotated[bool | None, _author(help="Also try float32 products as three of float16.")] = None,
     lessons: Annotated[
         bool | None, _author(help="Show a model how predictions of earlier runs on this GPU came out.")
     ] = None,

@@ -35,7 +35,8 @@ _SETTINGS: dict[str, dict[str, Json]] = {
     "inductor_looped": {"triton.persistent_reductions": False},
     "inductor_unsplit": {"split_reductions": False},
 }
-OF_PRODUCTS: dict[str, Json] = {"layout_optimization": False}  # they make their own copies with channels last
+_WITHOUT_LAYOUTS: dict[str, Json] = {"layout_optimization": False}  # our convolutions make copies with channels last
+_ALGEBRA: dict[str, Json] = {"algebra": True}
 # kernels of a lowering of which other settings are asked for: DenseNet-121 has 153, and each takes 27 s of processor
 # time before the first candidate
 _MOST_KERNELS = 8
@@ -60,7 +61,8 @@ class OfflineAuthor:
     else: a resumed run knows more verdicts than the interrupted one did, and goes on from there. `told` hears of which
     sketch points are put off, and why.
 
-    Where a person's own file has a search space (`own`), only its points are proposed.
+    Where a person's own file has a search space (`own`), only its points are proposed. With `algebra`, what is exact in
+    real numbers is rewritten before TorchInductor gets it, as one more sketch.
 
     With `as_ptx` kernels are proposed as PTX: our experts in it first, then what Triton makes of the others' points.
     `as_ptx` takes a Triton candidate and gives the same in PTX, or raises CannotSay.
@@ -78,9 +80,10 @@ class OfflineAuthor:
         as_ptx: Callable[[str], str] | None = None,
         own: Callable[[], Sketch | None] = lambda: None,
         *,
+        algebra: bool = True,
         emulation: bool = True,
     ) -> None:
-        self._own, self._emulation = own, emulation
+        self._own, self._algebra, self._emulation = own, algebra, emulation
         self._lower, self._arch, self._seed, self._earlier, self._told = lower, arch, seed, earlier, told
         self._as_ptx, self._not_ptx = as_ptx, set[str]()  # names of sketches that cannot be said in PTX
         self._sketches: dict[str, list[Sketch]] = {}
@@ -158,13 +161,16 @@ class OfflineAuthor:
         return self._sketches[task.sha256]
 
     def _inductor(self, task: TaskSpec) -> list[Sketch]:
-        found = self._split(task)
+        found = []
         others: list[LoweredCode] | None = None
         for name, config in _SETTINGS.items():
             try:
                 main = self._lower(task.source, {**overrides(task, task.main), "config": config}, self._arch)
+                found += [] if config else self._split(task, main)
+                if not config and len(main.kernels) <= _MOST_KERNELS:
+                    found += self._rewritten(task, main)
                 clean(task.name, task.source, [main])  # raises where there is nothing to add kernels for other cases to
-                others = self._other_cases(task, main) if others is None else others
+                others = self._other_cases(task, main, {}) if others is None else others
                 found.append(clean(task.name, task.source, [main, *others], name))
                 if len(main.kernels) > _MOST_KERNELS:
                     break
@@ -174,39 +180,57 @@ class OfflineAuthor:
                     break
         return found
 
-    def _split(self, task: TaskSpec) -> list[Sketch]:
+    def _split(self, task: TaskSpec, plain: LoweredCode) -> list[Sketch]:
         """Products and convolutions of float32 by our own functions, the rest as Inductor writes it."""
-        if not self._emulation or task.precision != "float32":
+        called = library_calls(plain.text)
+        if not self._emulation or task.precision != "float32" or not called:
             return []
+        expert, also = split_products(), {}
+        if "convolution" in called and len(plain.kernels) <= _MOST_KERNELS:
+            also = {"config": _WITHOUT_LAYOUTS}
         try:
-            main = self._lower(task.source, {**overrides(task, task.main), "config": OF_PRODUCTS}, self._arch)
-            if not library_calls(main.text):
-                return []
-            codes = [main, *self._other_cases(task, main)]
-            return [clean(task.name, task.source, codes, "split_products", split_products())]
+            main = self._lower(task.source, {**overrides(task, task.main), **also}, self._arch) if also else plain
+            codes = [main, *self._other_cases(task, main, also, expert)]
+            return [clean(task.name, task.source, codes, "split_products", expert)]
         except (CannotLower, WorkerError) as error:
-            self.problems.append(f"no float32 products of ours: {error}")
+            self.problems.append(f"no kernels from split_products: {error}")
             return []
 
-    def _other_cases(self, task: TaskSpec, main: LoweredCode) -> list[LoweredCode]:
+    def _rewritten(self, task: TaskSpec, plain: LoweredCode) -> list[Sketch]:
+        """The same of what algebra makes of the formula, where that is something else."""
+        if not self._algebra or not plain.facts.allows:
+            return []
+        try:
+            main = self._lower(task.source, {**overrides(task, task.main), **_ALGEBRA}, self._arch)
+            others = self._other_cases(task, main, _ALGEBRA)
+            return [clean(task.name, task.source, [main, *others], "inductor_algebraic")]
+        except (CannotLower, WorkerError) as error:
+            self.problems.append(f"no kernels from inductor_algebraic: {error}")
+            return []
+
+    def _other_cases(
+        self, task: TaskSpec, main: LoweredCode, also: dict[str, Json], products: Sketch | None = None
+    ) -> list[LoweredCode]:
         """Code for what the timed case's code does not cover: any shape if Inductor manages, else each case's own."""
         if len(task.cases) == 1:
             return []
         codes: list[LoweredCode] = []
         for case in (c for c in task.cases if not c.held_out):  # the timed one counts as uncovered: its shape may vary
             if not any(code.facts.covers(_arguments(case, code.facts)) for code in codes):
-                codes += self._lower_case(task, case)
+                codes += self._lower_case(task, case, also, products)
         return [code for code in codes if code != main]
 
-    def _lower_case(self, task: TaskSpec, case: CaseSpec) -> list[LoweredCode]:
+    def _lower_case(
+        self, task: TaskSpec, case: CaseSpec, also: dict[str, Json], products: Sketch | None
+    ) -> list[LoweredCode]:
         try:
-            code = self._lower(task.source, {**overrides(task, case), "dynamic": True}, self._arch)
+            code = self._lower(task.source, {**overrides(task, case), **also, "dynamic": True}, self._arch)
             if code.facts.covers(_arguments(case, code.facts)):
-                clean(task.name, task.source, [code])
+                clean(task.name, task.source, [code], products=products)
                 return [code]
         except (CannotLower, WorkerError) as error:
             self.problems.append(f"no kernels for all shapes, only for known ones: {error}")
-        return [] if case is task.main else [self._lower(task.source, overrides(task, case), self._arch)]
+        return [] if case is task.main else [self._lower(task.source, {**overrides(task, case), **also}, self._arch)]
 
 
 _fingerprint = functools.lru_cache(4096)(fingerprint)  # of the same few hundred sources, at each proposal

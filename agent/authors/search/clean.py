@@ -57,6 +57,8 @@ class LoweringFacts:
     baked: dict[str, str] = field(default_factory=dict)
     cases: dict[str, dict[str, str]] = field(default_factory=dict)
     differs: list[str] = field(default_factory=list)  # of the state, between cases, in shape or dtype
+    allows: list[str] = field(default_factory=list)  # rewrites of `algebra` that the forward allows
+    algebraic: list[str] = field(default_factory=list)  # those that were made
 
     @property
     def own(self) -> list[tuple[tuple[int, ...], str]]:
@@ -895,7 +897,7 @@ def _arguments(statement: ast.stmt) -> tuple[list[str], int]:
 _MOST_OF_A_NAME = 40
 MOST_OF_STATE = 4  # parameters that a forward looks at before it runs; a few tell constructors apart
 _LIMITS = {"XBLOCK": 4096, "YBLOCK": 1024, "ZBLOCK": 1024, "R0_BLOCK": 16384}
-_HEADER = '''"""{task}: the kernels that TorchInductor writes, made self-contained{scope}.
+_HEADER = '''"""{formula}{task}: the kernels that TorchInductor writes, made self-contained{scope}.
 
 {does}
 
@@ -936,7 +938,7 @@ def clean(
         raise CannotLower(f"{why}: there is no kernel to start from")
     scope = "" if any(f.facts.symbols for f in forwards) else "; specialised to the shapes in `forward`"
     parts = [
-        _HEADER.format(task=task, scope=scope, does=_does(forwards[0])),
+        _HEADER.format(task=task, scope=scope, does=_does(forwards[0]), formula=_formula(forwards[0].facts, "\n\n")),
         _imports(statements, kernels, lowered),
         *(s for s in statements if not s.startswith(("import ", "from "))),
     ]
@@ -953,7 +955,8 @@ def clean(
         says = f"{products.says}; the rest by {says}" if forwards[0].kernels else products.says
         params, space = params | products.params, products.space | space
     text = wrapped("\n\n\n".join(p.strip("\n") for p in parts if p)) + "\n"
-    return Sketch(name, text, says, params, space, tuple(_starts(list(main))) if main else ())
+    starts = tuple(_starts(list(main))) if main else ()
+    return Sketch(name, text, says, params, space, starts, tuple(lowered[0].facts.algebraic))
 
 
 _PRODUCTS = re.compile(r"torch\.(mm|addmm|bmm|baddbmm|convolution)\b")  # an expert may have `split_mm` for `torch.mm`
@@ -994,7 +997,12 @@ def _does(forward: _Forward) -> str:
 def _says(forward: _Forward) -> str:
     names = ", ".join(k.name for k in forward.kernels.values())
     scope = "any shape" if forward.facts.symbols else "specialised to the timed shape"
-    return f"TorchInductor's own kernels, {scope}: {names}"
+    return f"{_formula(forward.facts, '; ')}TorchInductor's own kernels, {scope}: {names}"
+
+
+def _formula(facts: LoweringFacts, then: str) -> str:
+    """What was rewritten, before all else; nothing where nothing was."""
+    return f"algebraic: {', '.join(facts.algebraic)}{then}" if facts.algebraic else ""
 
 
 def _forward(task: str, number: int, code: LoweredCode, arguments: list[str], taken: set[str]) -> _Forward:

@@ -35,6 +35,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
+from kerneltune.agent.authors.search import algebra
 from kerneltune.agent.authors.search.clean import InductorKernel, LoweredCode, LoweringFacts, kernel_texts
 from kerneltune.tools.backends import stand_ins
 from kerneltune.tools.schema.codec import Json, encode
@@ -184,6 +185,8 @@ class TracedModel:
     cases: dict[str, dict[str, str]] = field(default_factory=dict)
     differs: list[str] = field(default_factory=list)
     operators: list[str] = field(default_factory=list)
+    allows: list[str] = field(default_factory=list)
+    algebraic: list[str] = field(default_factory=list)
     written: set[int] = field(default_factory=set)
     outputs: Any = None
     under_way: str = "forward is still being traced, operation by operation"  # said where it takes too long
@@ -235,6 +238,8 @@ def facts_of(call: TracedModel, code: str, shape_env: ShapeEnv | None) -> Loweri
         baked=_baked(call),
         cases=call.cases,
         differs=call.differs,
+        allows=call.allows,
+        algebraic=call.algebraic,
     )
 
 
@@ -483,7 +488,8 @@ def lower(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
 
     `overrides`: "inputs" and "init_args" (specs of a case; otherwise the task's own functions are asked), "cases"
     (overrides of the task's cases by name: attributes that differ between them are told apart), "dynamic" (any sizes
-    instead of these), "config" (Inductor settings); every other key replaces a module-level constant.
+    instead of these), "algebra" (rewritten by `algebra`), "config" (Inductor settings); every other key replaces a
+    module-level constant.
     """
     known = inductor_config.get_config_copy()  # settings differ between versions of torch
     config = {k: v for k, v in {**_CONFIG, **overrides.get("config", {})}.items() if k in known}
@@ -492,7 +498,7 @@ def lower(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
     with stand_ins().for_inductor(arch), inductor_config.patch(config), limited, _no_grad_fakes(dynamic) as fake_mode:
         call = _prepare(source, overrides, fake_mode.shape_env if dynamic else None)
         try:
-            code = f"{_inductor(call).rstrip()}\n"
+            code = f"{_inductor(call, bool(overrides.get('algebra'))).rstrip()}\n"
         except TooLong:
             raise TooLong(call.under_way) from None
         return LoweredCode(code, facts_of(call, code, fake_mode.shape_env))
@@ -527,7 +533,8 @@ def _prepare(source: str, overrides: dict[str, Json], shape_env: ShapeEnv | None
 
 
 def _constants(overrides: dict[str, Json]) -> dict[str, Json]:
-    return {k: v for k, v in overrides.items() if k not in ("inputs", "init_args", "cases", "dynamic", "config")}
+    ours = ("inputs", "init_args", "cases", "dynamic", "algebra", "config")
+    return {k: v for k, v in overrides.items() if k not in ours}
 
 
 def _built(module: types.ModuleType, overrides: dict[str, Json]) -> nn.Module:
@@ -621,7 +628,7 @@ def _fake(like: torch.Tensor, index: int, shape_env: ShapeEnv | None, symbols: S
     return torch.empty(sizes, dtype=like.dtype, device=stand_ins().DEVICE)
 
 
-def _inductor(call: TracedModel) -> str:
+def _inductor(call: TracedModel, is_rewritten: bool) -> str:
     from torch._inductor.graph import GraphLowering
 
     flat = call.flat()
@@ -632,6 +639,9 @@ def _inductor(call: TracedModel) -> str:
         if written := _written_into(graph):
             call.written = written
             graph = _graph_of(functional, flat)
+        call.allows = algebra.allowed(graph)
+        if is_rewritten:
+            graph, call.algebraic = algebra.rewritten(graph, lambda function: _graph_of(function, flat))
     call.operators = operators_of(graph)
     call.under_way = f"forward has {len(graph.graph.nodes):,} operations"
 

@@ -39,7 +39,7 @@ class CannotLower(Exception):
 @dataclass(frozen=True)
 class Sketch:
     """`params` are the defaults and `space` the values worth trying, in order; `starts` are whole points to try
-    beside the defaults; `says` explains the idea to a person."""
+    beside the defaults; `says` explains the idea to a person; `algebraic`: rewrites of the formula that it rests on."""
 
     name: str
     source: str
@@ -47,6 +47,7 @@ class Sketch:
     params: dict[str, int] = field(default_factory=dict)
     space: dict[str, tuple[int, ...]] = field(default_factory=dict)
     starts: tuple[Params, ...] = ()
+    algebraic: tuple[str, ...] = ()
 
     def render(self, params: Params) -> str:
         """The candidate with these parameters. Raises KeyError for one that the file does not have."""
