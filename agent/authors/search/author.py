@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kerneltune.agent.attempt import Attempt, Earlier, Proposal, SearchPoint, point_of
 from kerneltune.agent.authors.search.clean import CaseArguments, LoweredCode, LoweringFacts, clean, library_calls
-from kerneltune.agent.authors.search.experts import experts, ptx_experts, split_products
+from kerneltune.agent.authors.search.experts import experts, float32_products, ptx_experts
 from kerneltune.agent.authors.search.model_source import listed_cases
 from kerneltune.agent.authors.search.neighbours import (
     SHARED_LIMIT_BYTES,
@@ -185,7 +185,7 @@ class OfflineAuthor:
         called = library_calls(plain.text)
         if not self._emulation or task.precision != "float32" or not called:
             return []
-        expert, also = split_products(), {}
+        expert, also = float32_products(), {}
         if "convolution" in called and len(plain.kernels) <= _MOST_KERNELS:
             also = {"config": _WITHOUT_LAYOUTS}
         try:

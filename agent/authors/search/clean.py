@@ -922,11 +922,11 @@ class _Forward:
 def clean(
     task: str, source: str, lowered: Sequence[LoweredCode], name: str = "inductor", products: Sketch | None = None
 ) -> Sketch:
-    """A candidate from one or more lowerings of a task; with `products`, the expert of that name, its functions take the
-    places of library products. Raises CannotLower if more than Triton and ATen is needed, or there is no product."""
+    """A candidate from one or more lowerings of a task. With `products` the functions of that expert take the places of
+    library products. Raises CannotLower if more than Triton and ATen is needed, or there is no product."""
     statements, model, parameters = model_parts(source)
     arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]][1:]
-    taken: set[str] = set()
+    taken = set(re.findall(r"(?m)^def (\w+)", products.source)) if products else set()
     forwards = [_forward(task, i, code, arguments, taken) for i, code in enumerate(lowered)]
     kernels = [k for f in forwards for k in f.kernels.values()]
     made = [_with_products(forward) if products else 0 for forward in forwards]

@@ -8,6 +8,7 @@ A file's first comments say for which tasks it is and what may be searched:
     # fits: rms_norm(x, weight, eps) = F.rms_norm(x, _, weight, eps)      what to call where `forward` computes that
     # fits: ... where x: R C, weight: C       only for these shapes (a letter a size, `...` any leading ones)
     # task: NAME = call                  for a built-in task whose forward is no formula
+    # takes: torch.mm            library calls whose places functions `split_mm` take in what TorchInductor writes
     # search: NUM_WARPS = 1 2 4 8        values of a `NAME = value` line that are worth trying
 
 `PRECISION` in a call is the task's. The candidate is the file with the task's own constructor below it, so every task
@@ -38,7 +39,7 @@ def experts(task: TaskSpec) -> list[Sketch]:
     return [sketch for _, path in ranked if (sketch := _sketch(path, seen, task))]
 
 
-def split_products() -> Sketch:
+def float32_products() -> Sketch:
     """Functions for float32 products, which take the places of library calls in a candidate: no candidate by itself."""
     return _parameters("split_products", *(_HERE / "split_products.py").read_text().split('"""', 2))
 

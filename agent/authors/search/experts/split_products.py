@@ -1,25 +1,26 @@
 # says: float32 products as three of float16: operands in pairs of float16, rows scaled by powers of two
+# takes: torch.mm, addmm, bmm, baddbmm, convolution, of float32
 # search: BLOCK_M = 128 256
 # search: BLOCK_N = 128 256
 # search: NUM_STAGES = 3 4
 # search: CONV_M = 128 256
 # search: CONV_WARPS = 4 8
 # search: CONV_STAGES = 3 4
-"""Products and convolutions of float32, each as three products of float16. Not a candidate of its own: its functions take
-the places of library calls in what TorchInductor writes.
+"""Products and convolutions of float32, each as three products of float16. No candidate by itself: its functions take the
+places of library calls in what TorchInductor writes.
 
 Each row of an operand (each sample of a convolution's input) is scaled by a power of two, so that its largest value is
 in [2^14, 2^15), and split: v = high + low, both float16. That keeps 23 of the 24 bits of a value, and of small ones
 what is above 2^-39 of the row's largest. high x low, low x high and high x high are summed in float32; low x low, below
-2^-22 of a product, is left out. Tensor cores truncate each sum: over 4,096 positive terms that made the result 2.3e-5
-too small on an H200 (cuBLAS: 4e-9), so sums move to a second accumulator after every CHUNK steps (1.1e-6, with 4), and
-products with low come first. A row that holds an infinity or a NaN may be NaN where float32 has an infinity.
+2^-22 of a product, is left out. Tensor cores truncate each sum: of 4,096 positive products the result was 2.3e-5 too
+small on an H200. So sums move to a second accumulator after every CHUNK steps, and products with low come first: the
+error is 1.1e-6 of the result then, cuBLAS's in float32 0.8e-6, and the product takes 655 us instead of 606. A row that holds an
+infinity or a NaN may be NaN where float32 has an infinity.
 
-On an H200, 4096 cubed: 570 to 640 us without the second accumulator, 770 with CHUNK = 8 (cuBLAS, float32: 2,705). A convolution is
-a sum of products over the places of its window: x lies padded and channels last, so that a place is the same matrix,
-some rows further on, which TMA reads; neighbouring places of a row of the window are one long row. Against cuDNN in
-float32: 64 to 128 channels by 3 x 3 3.4 times as fast, by 5 x 7 8.5 times, transposed 6.4 times; with fewer than 8
-channels it can be slower (0.5 times), and the library does it.
+4096 cubed takes 725 us with the pairs made from both operands (cuBLAS 2,705). A convolution is a sum of products over the
+places of its window: x lies padded and channels last, so that a place is the same matrix some rows further on, which TMA
+reads; neighbouring places of a row of the window are one long row. Against cuDNN in float32, KernelBench's sizes: 64 to
+128 channels by 3 x 3 3.2 times as fast, by 5 x 7 8 times, transposed 4 times; of 3 channels by 3 x 3 x 3 0.6 times.
 """
 
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -360,74 +361,17 @@ def first_tap(phase, K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, WS: tl.c
 
 
 @triton.jit
-def conv_kernel(
-    x, f, most_ptr, back_ptr, bias_ptr, y_ptr, n, each, dq, hq, wq, rows, od, oh, ow, y_n, y_c, y_d, y_h, y_w,
-    BASE_D, BASE_H, BASE_W, OFF_D, OFF_H, OFF_W,
-    KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    DD: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
-    GROUPS: tl.constexpr, RUN: tl.constexpr, TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, CHUNK: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+def put_places(
+    acc, row, phase_d, phase_h, phase_w, group, column, most_ptr, back_ptr, bias_ptr, y_ptr, each, dq, hq, wq, rows,
+    od, oh, ow, y_n, y_c, y_d, y_h, y_w, BASE_D, BASE_H, BASE_W,
+    SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Each place of the window is a product: rows of x, moved by the place, with the filters' channels there."""
-    columns = tl.cdiv(each, BN)
-    column = tl.program_id(0) % columns * BN
-    rest = tl.program_id(0) // columns
-    td, th, tw = KD, KH, KW
-    fd, fh, fw = 0, 0, 0
-    rd, rh, rw = 0, 0, 0
-    if TRANSPOSED:
-        rw = rest % SW
-        rest = rest // SW
-        rh = rest % SH
-        rest = rest // SH
-        rd = rest % SD
-        rest = rest // SD
-        fd, td = first_tap(rd, KD, SD, DD, WD)
-        fh, th = first_tap(rh, KH, SH, DH, WH)
-        fw, tw = first_tap(rw, KW, SW, DW, WW)
-        PLANES: tl.constexpr = 1
-    else:
-        PLANES: tl.constexpr = SD * SH * SW
-    row = rest * BM
-    group = tl.program_id(1)
-    acc = tl.zeros((BM, BN), tl.float32)
-    total = tl.zeros((BM, BN), tl.float32)
-    along = (RUN + BK - 1) // BK
-    steps = td * th * tw * along
-    each_turn, across, down = tl.maximum(steps, 1), tl.maximum(tw, 1), tl.maximum(th, 1)
-    for step in range(0, 3 * steps):
-        turn, t = step // each_turn, step % each_turn
-        start = t % along * BK
-        t = t // along
-        kw, kh, kd = t % across, t // across % down, t // (across * down)
-        if TRANSPOSED:
-            kd, kh, kw = fd + kd * WD, fh + kh * WH, fw + kw * WW
-            move = (
-                ((OFF_D + (rd - kd * DD) // SD) * hq + OFF_H + (rh - kh * DH) // SH) * wq + OFF_W + (rw - kw * DW) // SW
-            )
-        else:
-            vd, vh, vw = kd * DD, kh * DH, kw * DW
-            move = ((vd // SD) * hq + vh // SH) * wq + vw // SW
-
-            plane = (vd % SD * SH + vh % SH) * SW + vw % SW
-            move += plane * rows
-        tap = (kd * KH + kh) * KW + kw
-        low = tl.where(turn == 0, GROUPS * PLANES * rows, 0)
-        p = x.load([low + group * PLANES * rows + row + move, start])
-        lower = tl.where(turn == 1, GROUPS * KD * KH * KW * each, 0)
-        q = f.load([lower + (group * KD * KH * KW + tap) * each + column, start])
-        acc = tl.dot(p, q.T, acc)
-        if step % CHUNK == CHUNK - 1:
-            total += acc
-            acc = tl.zeros((BM, BN), tl.float32)
-    acc = tl.where(steps > 0, acc + total, 0.0)  # no place of a dilated window may reach an output
-    i = row + tl.arange(0, BM)
-    o = column + tl.arange(0, BN)
-    inner = i // wq
-    image = inner // hq // dq
-    u_d, u_h, u_w = inner // hq % dq, inner % hq, i % wq
-    if TRANSPOSED:
-        u_d, u_h, u_w = u_d * SD + rd + BASE_D, u_h * SH + rh + BASE_H, u_w * SW + rw + BASE_W
+    """Undo the scales, and store what of the padded places is a place of the result."""
+    i, o = row + tl.arange(0, BM), column + tl.arange(0, BN)
+    image = i // (wq * hq * dq)
+    u_d = i // (wq * hq) % dq * SD + phase_d + BASE_D
+    u_h = i // wq % hq * SH + phase_h + BASE_H
+    u_w = i % wq * SW + phase_w + BASE_W
     inside = (i < rows) & (u_d >= 0) & (u_d < od) & (u_h >= 0) & (u_h < oh) & (u_w >= 0) & (u_w < ow)
     _, x_back = powers(tl.load(most_ptr + image, mask=inside, other=0))
     own = group * each + o
@@ -438,89 +382,146 @@ def conv_kernel(
     tl.store(y_ptr + at[:, None] + own[None, :].to(tl.int64) * y_c, acc, mask=inside[:, None] & (o < each)[None, :])
 
 
+@triton.jit
+def conv_kernel(
+    x, f, most_ptr, back_ptr, bias_ptr, y_ptr, each, dq, hq, wq, rows, od, oh, ow, y_n, y_c, y_d, y_h, y_w,
+    BASE_D, BASE_H, BASE_W, OFF_D, OFF_H, OFF_W,
+    KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    DD: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
+    GROUPS: tl.constexpr, RUN: tl.constexpr, TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, CHUNK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Each place of the window is a product: rows of x, moved by the place, with the filters' channels there."""
+    columns, group = tl.cdiv(each, BN), tl.program_id(1)
+    column, rest = tl.program_id(0) % columns * BN, tl.program_id(0) // columns
+    td, th, tw, fd, fh, fw, rd, rh, rw = KD, KH, KW, 0, 0, 0, 0, 0, 0
+    PLANES: tl.constexpr = 1 if TRANSPOSED else SD * SH * SW
+    if TRANSPOSED:  # outputs of a phase are reached by some places of the window only
+        rd, rh, rw, rest = rest // (SW * SH) % SD, rest // SW % SH, rest % SW, rest // (SW * SH * SD)
+        fd, td = first_tap(rd, KD, SD, DD, WD)
+        fh, th = first_tap(rh, KH, SH, DH, WH)
+        fw, tw = first_tap(rw, KW, SW, DW, WW)
+    acc, total = tl.zeros((BM, BN), tl.float32), tl.zeros((BM, BN), tl.float32)
+    along = (RUN + BK - 1) // BK
+    steps = td * th * tw * along
+    each_turn, across, down = tl.maximum(steps, 1), tl.maximum(tw, 1), tl.maximum(th, 1)
+    for step in range(0, 3 * steps):
+        turn, t = step // each_turn, step % each_turn
+        start, t = t % along * BK, t // along
+        kw, kh, kd = t % across, t // across % down, t // (across * down)
+        if TRANSPOSED:
+            kd, kh, kw = fd + kd * WD, fh + kh * WH, fw + kw * WW
+            move = (
+                ((OFF_D + (rd - kd * DD) // SD) * hq + OFF_H + (rh - kh * DH) // SH) * wq + OFF_W + (rw - kw * DW) // SW
+            )
+        else:
+            plane = (kd * DD % SD * SH + kh * DH % SH) * SW + kw * DW % SW
+            move = (kd * DD // SD * hq + kh * DH // SH) * wq + kw * DW // SW + plane * rows
+        tap = (group * KD + kd) * KH * KW + kh * KW + kw
+        low, lower = tl.where(turn == 0, GROUPS, 0), tl.where(turn == 1, GROUPS, 0)
+        p = x.load([(low + group) * PLANES * rows + rest * BM + move, start])
+        q = f.load([(lower * KD * KH * KW + tap) * each + column, start])
+        acc = tl.dot(p, q.T, acc)
+        if step % CHUNK == CHUNK - 1:
+            total += acc
+            acc = tl.zeros((BM, BN), tl.float32)
+    acc = tl.where(steps > 0, acc + total, 0.0)  # no place of a dilated window may reach an output
+    if TRANSPOSED:
+        put_places(
+            acc, rest * BM, rd, rh, rw, group, column, most_ptr, back_ptr, bias_ptr, y_ptr, each, dq, hq, wq, rows,
+            od, oh, ow, y_n, y_c, y_d, y_h, y_w, BASE_D, BASE_H, BASE_W, SD, SH, SW, BIAS, BM, BN,
+        )  # fmt: skip
+    else:
+        put_places(
+            acc, rest * BM, 0, 0, 0, group, column, most_ptr, back_ptr, bias_ptr, y_ptr, each, dq, hq, wq, rows,
+            od, oh, ow, y_n, y_c, y_d, y_h, y_w, BASE_D, BASE_H, BASE_W, 1, 1, 1, BIAS, BM, BN,
+        )  # fmt: skip
+
+
 def three(values, one):
+    """Numbers of three dimensions, `one` for each of those that there are not."""
     return (one,) * (3 - len(values)) + tuple(values)
 
 
+def spread(x, c, groups, size, room, step, pad, merged, run):
+    """x as pairs of float16, channels last, with room for the padding, and the largest magnitude of each sample."""
+    n, cp = x.shape[0], triton.cdiv(c, 8) * 8
+    positions = n * room[0] * room[1] * room[2] * step[0] * step[1] * step[2]
+    # the last rows of a window reach beyond the last place
+    made = torch.empty(2 * groups * positions * cp + run, dtype=torch.float16, device=x.device)
+    most = torch.zeros(n, dtype=torch.int32, device=x.device)
+    of_sample = x.numel() // n
+    image_largest_kernel[(n, triton.cdiv(of_sample, 8192))](x, most, of_sample, BLOCK=8192, num_warps=8)
+    bc = min(64, triton.next_power_of_2(cp))
+    spread_kernel[(triton.cdiv(positions, 4096 // bc), groups * triton.cdiv(cp, bc))](
+        x, most, made, n, c, *size, *room, x.stride(0), x.stride(1), *three(x.stride()[2:], 0), positions,
+        GROUPS=groups, CP=cp, MERGED=merged, SD=step[0], SH=step[1], SW=step[2], PD=pad[0], PH=pad[1], PW=pad[2],
+        BP=4096 // bc, BC=bc, num_warps=8,
+    )  # fmt: skip
+    return made, most
+
+
+def filters(weight, c, each, groups, window, inputs_first, flipped, merged):
+    """Filters as pairs of float16, and the factors of their scales."""
+    weight, cp = weight.contiguous(), triton.cdiv(c, 8) * 8
+    parts = groups * each * window[0] * window[1] * window[2] * cp
+    made = torch.empty(2 * parts, dtype=torch.float16, device=weight.device)
+    back = torch.empty(groups * each, dtype=torch.float32, device=weight.device)
+    of_group = (c if inputs_first else each) * weight.stride(0)
+    own, other = (weight.stride(1), weight.stride(0)) if inputs_first else weight.stride()[:2]
+    filter_kernel[(groups * each,)](
+        weight, made, back, c, each, of_group, own, other, parts,
+        KT=window[0] * window[1], KW=window[2], CP=cp, MERGED=merged, FLIPPED=flipped, BLOCK=1024, num_warps=4,
+    )  # fmt: skip
+    return made, back
+
+
 def split_convolution(x, weight, stride, padding, dilation, transposed, output_padding, groups, bias=None):
-    dims, window = x.dim() - 2, three(weight.shape[2:], 1)
+    """What torch.convolution gives, x and weight being float32."""
+    dims, n, window, size = x.dim() - 2, x.shape[0], three(weight.shape[2:], 1), three(x.shape[2:], 1)
     c, each = x.shape[1] // groups, (weight.shape[1] if transposed else weight.shape[0] // groups)
     if c == 1:  # a filter for each channel is no matrix product
         return torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     last = torch.channels_last if dims == 2 else torch.channels_last_3d
     is_last = dims > 1 and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight))
-    if not (x.is_contiguous() or (dims > 1 and x.is_contiguous(memory_format=last))):
-        x = x.contiguous()
-    weight = weight.contiguous()
-    n, size = x.shape[0], three(x.shape[2:], 1)
+    x = x if x.is_contiguous() or (dims > 1 and x.is_contiguous(memory_format=last)) else x.contiguous()
     s, p, d, more = three(stride, 1), three(padding, 0), three(dilation, 1), three(output_padding, 0)
     reach = [e * (k - 1) for e, k in zip(d, window)]
     if transposed:
-        out_size = [(a - 1) * t - 2 * q + r + m + 1 for a, t, q, r, m in zip(size, s, p, reach, more)]
+        out = [(a - 1) * t - 2 * q + r + m + 1 for a, t, q, r, m in zip(size, s, p, reach, more)]
     else:
-        out_size = [(a + 2 * q - r - 1) // t + 1 for a, t, q, r in zip(size, s, p, reach)]
-    flipped = transposed and max(s) == 1
-    if flipped:
-        p, transposed = [r - q for r, q in zip(reach, p)], False
-        w_g, w_o, w_c = c * weight.stride(0), weight.stride(1), weight.stride(0)
-    elif transposed:
-        w_g, w_o, w_c = c * weight.stride(0), weight.stride(1), weight.stride(0)
+        out = [(a + 2 * q - r - 1) // t + 1 for a, t, q, r in zip(size, s, p, reach)]
+    y = torch.empty(
+        (n, groups * each, *out[3 - dims :]), dtype=x.dtype, device=x.device,
+        memory_format=last if is_last else torch.contiguous_format,
+    )  # fmt: skip
+    spaced = transposed and max(s) > 1  # a transposed one of stride 1 is an ordinary one with the window turned round
+    merged = not spaced and d[2] == 1
+    if spaced:
+        first, off, step = [q // t for q, t in zip(p, s)], [r // t for r, t in zip(reach, s)], (1, 1, 1)
+        room = [(q + o - 1) // t - f + 1 + e for q, o, t, f, e in zip(p, out, s, first, off)]
+        pad, base = [e - f for e, f in zip(off, first)], [t * f - q for t, f, q in zip(s, first, p)]
     else:
-        w_g, w_o, w_c = each * weight.stride(0), weight.stride(0), weight.stride(1)
-    merged = not transposed and d[2] == 1
+        off, base, step, pad = (0, 0, 0), (0, 0, 0), s, [r - q for r, q in zip(reach, p)] if transposed else p
+        room = [o + r // t for o, r, t in zip(out, reach, s)]
     cp = triton.cdiv(c, 8) * 8
-    step = [1] * 3 if transposed else s
-    if transposed:
-        first = [q // t for q, t in zip(p, s)]
-        off = [r // t for r, t in zip(reach, s)]
-        q_size = [(q + o - 1) // t - f + 1 + e for q, o, t, f, e in zip(p, out_size, s, first, off)]
-        pad = [e - f for e, f in zip(off, first)]
-        base = [t * f - q for t, f, q in zip(s, first, p)]
-    else:
-        off, pad, base = [0] * 3, p, [0] * 3
-        q_size = [o + r // t for o, r, t in zip(out_size, reach, s)]
-    rows = n * q_size[0] * q_size[1] * q_size[2]
+    run = cp * (window[2] if merged else 1)  # numbers that lie together in a row of the window
+    x_pairs, most = spread(x, c, groups, size, room, step, pad, merged, run)
+    f_pairs, back = filters(weight, c, each, groups, window, transposed, transposed and not spaced, merged)
+    rows = n * room[0] * room[1] * room[2]
     planes = step[0] * step[1] * (1 if merged else step[2])
-    positions = rows * step[0] * step[1] * step[2]
-    pitch = cp * (step[2] if merged else 1)
-    run = cp * (window[2] if merged else 1)
-    x_pairs = torch.empty(2 * groups * positions * cp + run, dtype=torch.float16, device=x.device)
-    most = torch.zeros(n, dtype=torch.int32, device=x.device)
-    each_image = x.numel() // n
-    image_largest_kernel[(n, triton.cdiv(each_image, 8192))](x, most, each_image, BLOCK=8192, num_warps=8)
-    xs = (x.stride(0), x.stride(1), *three(x.stride()[2:], 0))
-    bc = min(64, triton.next_power_of_2(cp))
-    bp = 4096 // bc
-    spread_kernel[(triton.cdiv(positions, bp), groups * triton.cdiv(cp, bc))](
-        x, most, x_pairs, n, c, *size, *q_size, *xs, positions,
-        GROUPS=groups, CP=cp, MERGED=merged, SD=step[0], SH=step[1], SW=step[2], PD=pad[0], PH=pad[1], PW=pad[2],
-        BP=bp, BC=bc, num_warps=8,
-    )  # fmt: skip
     taps = window[0] * window[1] * (1 if merged else window[2])
-    parts = groups * taps * each * run
-    f_pairs = torch.empty(2 * parts, dtype=torch.float16, device=x.device)
-    back = torch.empty(groups * each, dtype=torch.float32, device=x.device)
-    filter_kernel[(groups * each,)](
-        weight, f_pairs, back, c, each, w_g, w_o, w_c, parts,
-        KT=window[0] * window[1], KW=window[2], CP=cp, MERGED=merged, FLIPPED=flipped, BLOCK=1024, num_warps=4,
-    )  # fmt: skip
-    shape = (n, groups * each, *out_size[3 - dims :])
-    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=last if is_last else torch.contiguous_format)
-    bk = 64 if run % 64 == 0 or run > 128 else 32 if run > 16 else 16
     bn = min(128, max(16, triton.next_power_of_2(each)))
-    bm = CONV_M if bn == 128 else 256
-    ys = (y.stride(0), y.stride(1), *three(y.stride()[2:], 0))
-    between = [
-        next(w for w in range(1, t + 1) if w * e % t == 0) for t, e in zip(s, d)
-    ]  # places that reach the same outputs
-    phases = s[0] * s[1] * s[2] if transposed else 1
+    bm, bk = CONV_M if bn == 128 else 256, 64 if run % 64 == 0 or run > 128 else 32 if run > 16 else 16
+    between = [next(w for w in range(1, t + 1) if w * e % t == 0) for t, e in zip(s, d)]  # places for the same outputs
+    phases = s[0] * s[1] * s[2] if spaced else 1
     conv_kernel[(triton.cdiv(each, bn) * phases * triton.cdiv(rows, bm), groups)](
-        TensorDescriptor(x_pairs, [2 * groups * planes * rows, run], [pitch, 1], [bm, bk]),
+        TensorDescriptor(x_pairs, [2 * groups * planes * rows, run], [cp * (step[2] if merged else 1), 1], [bm, bk]),
         TensorDescriptor(f_pairs, [2 * groups * taps * each, run], [run, 1], [bn, bk]),
-        most, back, bias, y, n, each, *q_size, rows, *out_size, *ys, *base, *off,
+        most, back, bias, y, each, *room, rows, *out, y.stride(0), y.stride(1), *three(y.stride()[2:], 0), *base, *off,
         KD=window[0], KH=window[1], KW=1 if merged else window[2], SD=s[0], SH=s[1], SW=1 if merged else s[2],
         DD=d[0], DH=d[1], DW=d[2], WD=between[0], WH=between[1], WW=between[2],
-        GROUPS=groups, RUN=run, TRANSPOSED=transposed, BIAS=bias is not None, CHUNK=CHUNK,
+        GROUPS=groups, RUN=run, TRANSPOSED=spaced, BIAS=bias is not None, CHUNK=CHUNK,
         BM=bm, BN=bn, BK=bk, num_warps=CONV_WARPS if bn == 128 else 8, num_stages=CONV_STAGES,
     )  # fmt: skip
     return y

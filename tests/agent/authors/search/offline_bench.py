@@ -96,7 +96,7 @@ def propose_inductor(tasks: dict[str, str]) -> Json:
 
     found: dict[str, Json] = {}
     for name, source in tasks.items():
-        author = OfflineAuthor(lowered, 90)
+        author = OfflineAuthor(lowered, 90, emulation=False)
         proposals = author.propose(task_spec(name, source), [], 1)
         candidates = {at(p).sketch: p.source for p in proposals if at(p).sketch == "inductor"}
         found[name] = {"source": source, "candidates": candidates, "problems": author.problems}

@@ -234,7 +234,7 @@ def test_the_rewritten_formula_comes_first_with_its_rewrites_and_is_left_out_on_
     with shared_fork_server.forked(started_base()) as machine, contextlib.closing(Lowering(machine)) as lowering:
         lower = through(lambda body: lowering.call(body, 120.0))
         task = describe(read_task(path))
-        sketch, plain = OfflineAuthor(lower, 90).sketches(task)[:2]
+        sketch, plain = OfflineAuthor(lower, 90, emulation=False).sketches(task)[:2]
         assert sketch.algebraic == ("sum over a product's outputs", "reduction of one element")
         assert sketch.says.startswith(
             "algebraic: sum over a product's outputs, reduction of one element; TorchInductor's"

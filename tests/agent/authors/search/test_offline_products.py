@@ -1,0 +1,87 @@
+"""Products of float32 as three of float16: our functions take the places of library calls, and are right."""
+
+import contextlib
+from pathlib import Path
+
+from kerneltune.agent.authors.search.author import OfflineAuthor, through
+from kerneltune.agent.commands.session import Lowering
+from kerneltune.tools.judge.correctness.problem import describe
+from kerneltune.tools.sandbox.workers import started_base
+from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.task.load import read_task
+from tests import shared_fork_server
+from tests.agent.authors.search.offline_bench import checked, run
+
+HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+LINEAR = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(70, 40)
+    def forward(self, x): return F.relu(self.linear(x)) * 0.5
+def get_inputs(): return [torch.randn(24, 70)]
+def get_init_inputs(): return []
+"""
+PRODUCT = """
+class Model(nn.Module):
+    def forward(self, a, b): return torch.{name}(a, b)
+def get_inputs(): return [torch.randn({a}), torch.randn({b})]
+def get_init_inputs(): return []
+"""
+CONVOLUTION = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.{layer}
+    def forward(self, x): return self.conv(x)
+def get_inputs(): return [torch.randn({x})]
+def get_init_inputs(): return []
+"""
+LAYERS = {
+    "strided": ("Conv2d(3, 20, 5, stride=2, padding=2)", "2, 3, 13, 14"),
+    "dilated": ("Conv2d(16, 20, 3, stride=3, padding=1, dilation=2)", "2, 16, 9, 13"),
+    "grouped_3d": ("Conv3d(16, 24, (3, 2, 3), stride=(2, 1, 2), padding=1, groups=2)", "1, 16, 5, 6, 7"),
+    "transposed": ("ConvTranspose2d(16, 20, (3, 5), padding=(1, 2))", "2, 16, 5, 6"),
+    "spaced": ("ConvTranspose2d(16, 20, 3, stride=2, padding=1, output_padding=1)", "2, 16, 5, 6"),
+    "unreached": ("ConvTranspose1d(16, 20, 3, stride=2, padding=1, dilation=2)", "2, 16, 9"),
+}
+TASKS = {
+    "linear_relu": LINEAR,
+    "matmul": PRODUCT.format(name="matmul", a="40, 70", b="70, 50"),
+    "long_matmul": PRODUCT.format(name="matmul", a="32, 2400", b="2400, 32"),
+    "batched": PRODUCT.format(name="bmm", a="3, 20, 70", b="3, 70, 33"),
+    **{name: CONVOLUTION.format(layer=layer, x=x) for name, (layer, x) in LAYERS.items()},
+}
+
+
+def test_library_products_of_float32_give_way_to_three_products_of_float16_that_are_right() -> None:
+    proposed: dict[str, Json] = run("propose", {name: HEAD + text for name, text in TASKS.items()})
+    for name, job in proposed.items():
+        source = job["candidates"]["split_products"]
+        assert not any(
+            f"torch.{called}(" in source.partition("class ModelNew")[2] for called in ("mm", "convolution")
+        ), name
+    found = checked(proposed)
+    assert [row for row in found if row[3]] == []
+    assert {task for task, sketch, _, _ in found if sketch == "split_products"} == set(TASKS)
+
+
+def test_what_is_made_of_a_weight_is_kept_and_the_whole_is_left_out_on_demand_and_for_other_precisions(
+    tmp_path: Path,
+) -> None:
+    path, half = tmp_path / "mine.py", tmp_path / "half.py"
+    path.write_text(HEAD + LINEAR)
+    half.write_text(HEAD + LINEAR.replace("randn(24, 70)", "randn(24, 70).half()").replace("70, 40)", "70, 40).half()"))
+    with shared_fork_server.forked(started_base()) as machine, contextlib.closing(Lowering(machine)) as lowering:
+        lower = through(lambda body: lowering.call(body, 120.0))
+        task = describe(read_task(path))
+        sketch = OfflineAuthor(lower, 90).sketches(task)[0]
+        assert sketch.name == "split_products"
+        assert "keep=(self, 'view(self.linear.weight" in sketch.source
+        assert sketch.says.startswith("float32 products as three of float16")
+        names = [one.name for one in OfflineAuthor(lower, 90, emulation=False).sketches(task)]
+        assert names
+        assert "split_products" not in names
+        assert "split_products" not in [
+            one.name for one in OfflineAuthor(lower, 90).sketches(describe(read_task(half)))
+        ]
