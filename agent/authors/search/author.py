@@ -5,7 +5,14 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from kerneltune.agent.attempt import Attempt, Earlier, Proposal, SearchPoint, point_of
-from kerneltune.agent.authors.search.clean import CaseArguments, LoweredCode, LoweringFacts, clean, library_calls
+from kerneltune.agent.authors.search.clean import (
+    PRODUCTS,
+    CaseArguments,
+    LoweredCode,
+    LoweringFacts,
+    clean,
+    library_calls,
+)
 from kerneltune.agent.authors.search.experts import experts, float32_products, ptx_experts
 from kerneltune.agent.authors.search.model_source import listed_cases
 from kerneltune.agent.authors.search.neighbours import (
@@ -182,7 +189,7 @@ class OfflineAuthor:
 
     def _split(self, task: TaskSpec, plain: LoweredCode) -> list[Sketch]:
         """Products and convolutions of float32 by our own functions, the rest as Inductor writes it."""
-        called = library_calls(plain.text)
+        called = {name.removeprefix("bias_") for name in library_calls(plain.text).split(", ")} & set(PRODUCTS)
         if not self._emulation or task.precision != "float32" or not called:
             return []
         expert, also = float32_products(), {}

@@ -929,7 +929,7 @@ def clean(
     taken = set(re.findall(r"(?m)^def (\w+)", products.source)) if products else set()
     forwards = [_forward(task, i, code, arguments, taken) for i, code in enumerate(lowered)]
     kernels = [k for f in forwards for k in f.kernels.values()]
-    made = [_with_products(forward) if products else 0 for forward in forwards]
+    made = [_with_products(forward) if products else set() for forward in forwards]
     if products and not made[0]:
         raise CannotLower("no library product to take the place of")
     if not forwards[0].kernels and not products:
@@ -953,26 +953,29 @@ def clean(
     says = _says(forwards[0])
     if products:
         says = f"{products.says}; the rest by {says}" if forwards[0].kernels else products.says
-        params, space = params | products.params, products.space | space
+        kinds = {name == "convolution" for name in made[0]}  # what a product has no use for is not searched
+        own = {key: values for key, values in products.space.items() if key.startswith("CONV_") in kinds}
+        params, space = params | {key: products.params[key] for key in own}, own | space
     text = wrapped("\n\n\n".join(p.strip("\n") for p in parts if p)) + "\n"
     starts = tuple(_starts(list(main))) if main else ()
     return Sketch(name, text, says, params, space, starts, tuple(lowered[0].facts.algebraic))
 
 
-_PRODUCTS = re.compile(r"torch\.(mm|addmm|bmm|baddbmm|convolution)\b")  # an expert may have `split_mm` for `torch.mm`
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution")  # an expert has `split_mm` for `torch.mm`
+_PRODUCTS = re.compile(rf"torch\.({'|'.join(PRODUCTS)})\b")
 
 
-def _with_products(forward: _Forward) -> int:
-    """Calls the expert's functions in the lines of a forward; how many calls that are. A weight that is multiplied by
-    is told apart, since what is made of it can be kept."""
-    replaced = 0
+def _with_products(forward: _Forward) -> set[str]:
+    """Calls the expert's functions in the lines of a forward, and names those called. A weight that is multiplied by
+    is named, since what is made of it can be kept."""
+    replaced = set()
     for index, line in enumerate(forward.body):
         if not _PRODUCTS.search(line):
             continue
         tree = ast.parse(line)
         for node in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
             if found := _PRODUCTS.fullmatch(ast.unparse(node.func)):
-                replaced += 1
+                replaced.add(found[1])
                 node.func = expression(f"split_{found[1]}")
                 if found[1] in ("mm", "addmm") and set(loads(weight := node.args[-1])) <= {"self", "view"}:
                     node.keywords.append(ast.keyword("keep", expression(f"(self, {ast.unparse(weight)!r})")))

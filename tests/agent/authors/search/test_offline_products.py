@@ -78,6 +78,8 @@ def test_what_is_made_of_a_weight_is_kept_and_the_whole_is_left_out_on_demand_an
         sketch = OfflineAuthor(lower, 90).sketches(task)[0]
         assert sketch.name == "split_products"
         assert "keep=(self, 'view(self.linear.weight" in sketch.source
+        assert {"BLOCK_M", "NUM_STAGES"} < set(sketch.space)
+        assert "CONV_M" not in sketch.space  # there is no convolution to search for
         assert sketch.says.startswith("float32 products as three of float16")
         names = [one.name for one in OfflineAuthor(lower, 90, emulation=False).sketches(task)]
         assert names
