@@ -37,9 +37,10 @@ ON_THE_SCREEN: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("why was #2 wrong?", ("Home", "Down", "Enter"), "2849 of them are NaN"),
     ("what did its author write?", ("o",), "import triton"),
     ("what did it change?", ("d",), "@@ "),
+    ("what was it asked?", ("c",), "[system]"),
     (
         "what did the prompt say of values on the host?",
-        ("c", "/", "$tensor values", "Enter"),
+        ("/", "$tensor values", "Enter"),
         "no tensor values on the host",
     ),
     ("what came next?", ("n",), "#3"),
