@@ -69,7 +69,8 @@ class OfflineAuthor:
     sketch points are put off, and why.
 
     Where a person's own file has a search space (`own`), only its points are proposed. With `algebra`, what is exact in
-    real numbers is rewritten before TorchInductor gets it, as one more sketch.
+    real numbers is rewritten before TorchInductor gets it, as one more sketch; with `emulation`, one more has float32
+    products as three of float16.
 
     With `as_ptx` kernels are proposed as PTX: our experts in it first, then what Triton makes of the others' points.
     `as_ptx` takes a Triton candidate and gives the same in PTX, or raises CannotSay.
@@ -173,9 +174,8 @@ class OfflineAuthor:
         for name, config in _SETTINGS.items():
             try:
                 main = self._lower(task.source, {**overrides(task, task.main), "config": config}, self._arch)
-                found += [] if config else self._split(task, main)
-                if not config and len(main.kernels) <= _MOST_KERNELS:
-                    found += self._rewritten(task, main)
+                if not config:
+                    found += [*self._split(task, main), *self._rewritten(task, main)]
                 clean(task.name, task.source, [main])  # raises where there is nothing to add kernels for other cases to
                 others = self._other_cases(task, main, {}) if others is None else others
                 found.append(clean(task.name, task.source, [main, *others], name))
@@ -192,27 +192,27 @@ class OfflineAuthor:
         called = {name.removeprefix("bias_") for name in library_calls(plain.text).split(", ")} & set(PRODUCTS)
         if not self._emulation or task.precision != "float32" or not called:
             return []
-        expert, also = float32_products(), {}
-        if "convolution" in called and len(plain.kernels) <= _MOST_KERNELS:
-            also = {"config": _WITHOUT_LAYOUTS}
-        try:
-            main = self._lower(task.source, {**overrides(task, task.main), **also}, self._arch) if also else plain
-            codes = [main, *self._other_cases(task, main, also, expert)]
-            return [clean(task.name, task.source, codes, "split_products", expert)]
-        except (CannotLower, WorkerError) as error:
-            self.problems.append(f"no kernels from split_products: {error}")
-            return []
+        is_lowered_again = "convolution" in called and len(plain.kernels) <= _MOST_KERNELS
+        also: dict[str, Json] = {"config": _WITHOUT_LAYOUTS} if is_lowered_again else {}
+        return self._beside(task, plain, "split_products", also, float32_products())
 
     def _rewritten(self, task: TaskSpec, plain: LoweredCode) -> list[Sketch]:
         """The same of what algebra makes of the formula, where that is something else."""
-        if not self._algebra or not plain.facts.allows:
+        if not self._algebra or not plain.facts.allows or len(plain.kernels) > _MOST_KERNELS:
             return []
+        return self._beside(task, plain, "inductor_algebraic", _ALGEBRA)
+
+    def _beside(
+        self, task: TaskSpec, plain: LoweredCode, name: str, also: dict[str, Json], products: Sketch | None = None
+    ) -> list[Sketch]:
+        """One more sketch beside the plain one: of another lowering where `also` overrides something; `products` take
+        the places of library calls."""
         try:
-            main = self._lower(task.source, {**overrides(task, task.main), **_ALGEBRA}, self._arch)
-            others = self._other_cases(task, main, _ALGEBRA)
-            return [clean(task.name, task.source, [main, *others], "inductor_algebraic")]
+            main = self._lower(task.source, {**overrides(task, task.main), **also}, self._arch) if also else plain
+            codes = [main, *self._other_cases(task, main, also, products)]
+            return [clean(task.name, task.source, codes, name, products)]
         except (CannotLower, WorkerError) as error:
-            self.problems.append(f"no kernels from inductor_algebraic: {error}")
+            self.problems.append(f"no kernels from {name}: {error}")
             return []
 
     def _other_cases(

@@ -172,19 +172,9 @@ def product_kernel(
 
 @triton.jit
 def sum_kernel(
-    parts_ptr,
-    added_ptr,
-    y_ptr,
-    splits,
-    m,
-    n,
-    added_row,
-    added_col,
-    y_row,
-    y_col,
-    ADDED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    parts_ptr, added_ptr, y_ptr, splits, m, n, added_row, added_col, y_row, y_col,
+    ADDED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     i, j = at // n, at % n
     total = tl.zeros((BLOCK,), tl.float32)
@@ -269,14 +259,6 @@ def split_baddbmm(added, a, b, alpha=1, beta=1, out=None):
     if alpha != 1 or beta != 1:
         return torch.baddbmm(added, a, b, alpha=alpha, beta=beta, out=out)
     return split_bmm(a, b, out, added)
-
-
-@triton.jit
-def image_largest_kernel(x_ptr, most_ptr, size, BLOCK: tl.constexpr):
-    image = tl.program_id(0).to(tl.int64)
-    j = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + image * size + j, mask=j < size, other=0.0)
-    tl.atomic_max(most_ptr + image, tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0))
 
 
 @triton.jit
@@ -368,9 +350,10 @@ def put_places(
 ):  # fmt: skip
     """Undo the scales, and store what of the padded places is a place of the result."""
     i, o = row + tl.arange(0, BM), column + tl.arange(0, BN)
-    image = i // (wq * hq * dq)
-    u_d = i // (wq * hq) % dq * SD + phase_d + BASE_D
-    u_h = i // wq % hq * SH + phase_h + BASE_H
+    inner = i // wq  # one division after the other: by products of sizes 256 x 64 tiles spilled 2,660 bytes, not 1,324
+    image = inner // hq // dq
+    u_d = inner // hq % dq * SD + phase_d + BASE_D
+    u_h = inner % hq * SH + phase_h + BASE_H
     u_w = i % wq * SW + phase_w + BASE_W
     inside = (i < rows) & (u_d >= 0) & (u_d < od) & (u_h >= 0) & (u_h < oh) & (u_w >= 0) & (u_w < ow)
     _, x_back = powers(tl.load(most_ptr + image, mask=inside, other=0))
@@ -426,16 +409,11 @@ def conv_kernel(
             total += acc
             acc = tl.zeros((BM, BN), tl.float32)
     acc = tl.where(steps > 0, acc + total, 0.0)  # no place of a dilated window may reach an output
-    if TRANSPOSED:
-        put_places(
-            acc, rest * BM, rd, rh, rw, group, column, most_ptr, back_ptr, bias_ptr, y_ptr, each, dq, hq, wq, rows,
-            od, oh, ow, y_n, y_c, y_d, y_h, y_w, BASE_D, BASE_H, BASE_W, SD, SH, SW, BIAS, BM, BN,
-        )  # fmt: skip
-    else:
-        put_places(
-            acc, rest * BM, 0, 0, 0, group, column, most_ptr, back_ptr, bias_ptr, y_ptr, each, dq, hq, wq, rows,
-            od, oh, ow, y_n, y_c, y_d, y_h, y_w, BASE_D, BASE_H, BASE_W, 1, 1, 1, BIAS, BM, BN,
-        )  # fmt: skip
+    put_places(
+        acc, rest * BM, rd, rh, rw, group, column, most_ptr, back_ptr, bias_ptr, y_ptr, each, dq, hq, wq, rows,
+        od, oh, ow, y_n, y_c, y_d, y_h, y_w, BASE_D, BASE_H, BASE_W,
+        SD if TRANSPOSED else 1, SH if TRANSPOSED else 1, SW if TRANSPOSED else 1, BIAS, BM, BN,
+    )  # fmt: skip
 
 
 def three(values, one):
@@ -451,7 +429,8 @@ def spread(x, c, groups, size, room, step, pad, merged, run):
     made = torch.empty(2 * groups * positions * cp + run, dtype=torch.float16, device=x.device)
     most = torch.zeros(n, dtype=torch.int32, device=x.device)
     of_sample = x.numel() // n
-    image_largest_kernel[(n, triton.cdiv(of_sample, 8192))](x, most, of_sample, BLOCK=8192, num_warps=8)
+    grid = (n, triton.cdiv(of_sample, 8192))
+    largest_kernel[grid](x, most, n, of_sample, of_sample, 1, BR=1, BC=8192, num_warps=8)
     bc = min(64, triton.next_power_of_2(cp))
     spread_kernel[(triton.cdiv(positions, 4096 // bc), groups * triton.cdiv(cp, bc))](
         x, most, made, n, c, *size, *room, x.stride(0), x.stride(1), *three(x.stride()[2:], 0), positions,
