@@ -409,17 +409,17 @@ def tanh(x):
 """,
     "log1p": """@triton.jit
 def log1p(x):
-    # Kahan: exact where 1 + x rounds
+    # what is lost of x where 1 + x rounds, by the slope of the logarithm
     u = 1.0 + x
-    ratio = tl.where(u == 1.0, 1.0, x / tl.where(u == 1.0, 1.0, u - 1.0))
-    return tl.where(u == float("inf"), u, tl.where(u == 1.0, x, tl.log(u) * ratio))
+    lost = (x - (u - 1.0)) / u
+    return tl.log(u) + tl.where((u == 0.0) | (u == float("inf")), 0.0, lost)
 """,
     "expm1": """@triton.jit
 def expm1(x):
-    # Kahan: exact where exp(x) rounds to 1
-    u = tl.exp(x)
-    near = (u - 1.0) * x / tl.where((u == 1.0) | (u <= 0.0) | (x > 1.0), 1.0, tl.log(u))
-    return tl.where(u == 1.0, x, tl.where((tl.abs(x) > 1.0), u - 1.0, near))
+    # the series near zero, where exp(x) - 1 cancels: its next term is 1.1e-8 of the result at 0.5
+    series = x * (x * (2.4801588e-5 * x + 1.984127e-4) + 1.3888889e-3) + 8.333334e-3
+    series = x * (x * (x * (x * series + 4.1666668e-2) + 1.6666667e-1) + 0.5) + 1.0
+    return tl.where(tl.abs(x) < 0.5, x * series, tl.exp(x) - 1.0)
 """,
 }
 _NAMES = {

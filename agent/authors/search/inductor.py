@@ -128,6 +128,7 @@ def put(model: nn.Module, path: Path, value: Any) -> None:
 # ---
 # Takes from Inductor what its output refers to but does not contain: launch configurations and helper functions.
 
+_REDUCTIONS = ("triton_red_", "triton_per_")
 _HELPER = re.compile(r"\btriton_helpers\.(\w+)")
 
 
@@ -136,6 +137,8 @@ def _launched(name: str, text: str) -> InductorKernel:
     text = text.replace("triton_helpers.set_driver_to_gpu()", "")  # it would load libcuda
     autotuner = getattr(PyCodeCache.load(text), name)
     configs = [{**c.kwargs, "num_warps": c.num_warps, "num_stages": c.num_stages} for c in autotuner.configs]
+    if name.startswith(_REDUCTIONS):  # several: it does not know along what memory lies, and times one row first
+        configs.sort(key=lambda config: -config["XBLOCK"])
     return InductorKernel(configs, autotuner.inductor_meta.get("grid_type", "Grid1D"))
 
 

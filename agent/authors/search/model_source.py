@@ -193,7 +193,7 @@ _MODULES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "Linear": ("linear", (), ("weight", "bias")),
 }
 _WHOLE = {
-    f"{kind}{n}d" for kind in ("Conv", "ConvTranspose", "AvgPool") for n in (1, 2, 3)
+    f"{kind}{n}d" for kind in ("Conv", "ConvTranspose", "AvgPool", "MaxPool") for n in (1, 2, 3)
 }  # `Conv1d(x, self.layer)`: an expert asks the module itself for stride, padding and the like
 
 

@@ -35,6 +35,9 @@ NUM_STAGES = 3
 CONV_M = 128
 CONV_WARPS = 8
 CONV_STAGES = 4
+DIRECT_CHANNELS = 16
+DIRECT_PLACES = 512
+DIRECT_WARPS = 4
 
 
 @triton.jit
@@ -214,14 +217,15 @@ def product(a, b, y, added=None):
 
 
 def kept(b, keep):
-    """The pairs of b, which are made once where it is a weight: `keep` says of which module, and its name."""
-    if keep is None:
+    """The pairs of b, which are made again only when it has changed where it is a weight: `keep` says of which module,
+    and its name."""
+    if keep is None or b.is_inference():  # whose changes torch does not count
         return pairs(b)
     model, name = keep
     made = model.__dict__.setdefault("made_once", {})
-    if name not in made:
-        made[name] = pairs(b)
-    return made[name]
+    if name not in made or made[name][0] != b._version:
+        made[name] = (b._version, pairs(b))
+    return made[name][1]
 
 
 def split_mm(a, b, out=None, added=None, keep=None):
@@ -455,12 +459,86 @@ def filters(weight, c, each, groups, window, inputs_first, flipped, merged):
     return made, back
 
 
+@triton.jit
+def met(u, k, SIZE, STRIDE: tl.constexpr, PAD: tl.constexpr, DILATION: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """The place of x that meets place k of the window in place u of y, and whether there is one."""
+    if TRANSPOSED:
+        i = u + PAD - k * DILATION
+        there = i >= 0
+        if STRIDE > 1:
+            there &= i % STRIDE == 0
+            i = i // STRIDE
+    else:
+        i = u * STRIDE - PAD + k * DILATION
+        there = i >= 0
+    return i, there & (i < SIZE)
+
+
+@triton.jit
+def direct_kernel(
+    x_ptr, f_ptr, bias_ptr, y_ptr, c, each, d, h, w, od, oh, ow, x_n, x_c, x_d, x_h, x_w, y_n, y_c, y_d, y_h, y_w,
+    GROUPS: tl.constexpr, PADDED: tl.constexpr, KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    DD: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, TRANSPOSED: tl.constexpr, BIAS: tl.constexpr,
+    BO: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """A convolution as it is written: BO channels of BR x BC places of y, one place of the window after the other."""
+    high, wide, parts = tl.cdiv(od * oh, BR), tl.cdiv(ow, BC), PADDED // BO
+    o = tl.program_id(0) % parts * BO + tl.arange(0, BO)
+    tile = tl.program_id(0) // parts
+    u_w = tile % wide * BC + tl.arange(0, BC)
+    row = tile // wide % high * BR + tl.arange(0, BR)
+    group = tile // (wide * high) % GROUPS
+    n = (tile // (wide * high * GROUPS)).to(tl.int64)
+    u_d, u_h = row // oh, row % oh
+    x_ptr += n * x_n + (group * c).to(tl.int64) * x_c
+    f_ptr += group * c * KD * KH * KW * PADDED
+    total = tl.zeros((BO, BR, BC), tl.float32)
+    for step in range(c * KD):
+        i_d, in_d = met(u_d, step % KD, d, SD, PD, DD, TRANSPOSED)
+        for kh in tl.static_range(KH):
+            i_h, in_h = met(u_h, kh, h, SH, PH, DH, TRANSPOSED)
+            at = step // KD * x_c + i_d * x_d + i_h * x_h
+            for kw in tl.static_range(KW):
+                i_w, in_w = met(u_w, kw, w, SW, PW, DW, TRANSPOSED)
+                there = (in_d & in_h)[:, None] & in_w[None, :]
+                v = tl.load(x_ptr + at[:, None] + (i_w * x_w)[None, :], mask=there, other=0.0)
+                f = tl.load(f_ptr + ((step * KH + kh) * KW + kw) * PADDED + o)
+                total += f[:, None, None] * v[None, :, :]
+    own = group * each + o
+    if BIAS:
+        total += tl.load(bias_ptr + own, mask=o < each, other=0.0)[:, None, None]
+    at = own.to(tl.int64)[:, None, None] * y_c + (u_d * y_d + u_h * y_h)[None, :, None] + (u_w * y_w)[None, None, :]
+    there = (o < each)[:, None, None] & (u_d < od)[None, :, None] & (u_w < ow)[None, None, :]
+    tl.store(y_ptr + n * y_n + at, total, mask=there)
+
+
+def direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, transposed, groups):
+    bo = min(DIRECT_CHANNELS, triton.next_power_of_2(each))
+    bc = min(256, triton.next_power_of_2(out[2]))
+    br = min(DIRECT_PLACES * (4 if bo == 1 else 1) // bc, triton.next_power_of_2(out[0] * out[1]))
+    padded, taps = triton.cdiv(each, bo) * bo, window[0] * window[1] * window[2]
+    f = weight.reshape(groups, c, each, taps) if transposed else weight.reshape(groups, each, c, taps).transpose(1, 2)
+    if each > 1:  # what one place of the window is multiplied by lies together
+        made = (torch.empty if padded == each else torch.zeros)(
+            (groups, c, taps, padded), dtype=weight.dtype, device=weight.device
+        )
+        made[..., :each].copy_(f.transpose(2, 3))
+        f = made
+    direct_kernel[(y.shape[0] * groups * triton.cdiv(out[0] * out[1], br) * triton.cdiv(out[2], bc) * (padded // bo),)](
+        x, f.contiguous(), bias, y, c, each, *size, *out,
+        x.stride(0), x.stride(1), *three(x.stride()[2:], 0), y.stride(0), y.stride(1), *three(y.stride()[2:], 0),
+        GROUPS=groups, PADDED=padded, KD=window[0], KH=window[1], KW=window[2],
+        SD=s[0], SH=s[1], SW=s[2], PD=p[0], PH=p[1], PW=p[2], DD=d[0], DH=d[1], DW=d[2],
+        TRANSPOSED=transposed, BIAS=bias is not None, BO=bo, BR=br, BC=bc, num_warps=DIRECT_WARPS,
+    )  # fmt: skip
+    return y
+
+
 def split_convolution(x, weight, stride, padding, dilation, transposed, output_padding, groups, bias=None):
     """What torch.convolution gives, x and weight being float32."""
     dims, n, window, size = x.dim() - 2, x.shape[0], three(weight.shape[2:], 1), three(x.shape[2:], 1)
     c, each = x.shape[1] // groups, (weight.shape[1] if transposed else weight.shape[0] // groups)
-    if c == 1:  # a filter for each channel is no matrix product
-        return torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     last = torch.channels_last if dims == 2 else torch.channels_last_3d
     is_last = dims > 1 and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight))
     x = x if x.is_contiguous() or (dims > 1 and x.is_contiguous(memory_format=last)) else x.contiguous()
@@ -474,6 +552,8 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
         (n, groups * each, *out[3 - dims :]), dtype=x.dtype, device=x.device,
         memory_format=last if is_last else torch.contiguous_format,
     )  # fmt: skip
+    if c < 8 or (groups > 1 and c < 16):  # too little for tensor cores
+        return direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, transposed, groups)
     spaced = transposed and max(s) > 1  # a transposed one of stride 1 is an ordinary one with the window turned round
     merged = not spaced and d[2] == 1
     if spaced:

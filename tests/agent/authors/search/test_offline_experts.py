@@ -86,7 +86,7 @@ OWN = {
         "    def forward(self, x): return self.layer(x)\n"
         "def get_inputs(): return [torch.randn(2, 6, 5, 7)]\n"
     ),
-    "average_pool": (
+    "pool_3d": (
         "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.layer = nn.AvgPool3d(3, stride=2, padding=1)\n"
         "    def forward(self, x): return self.layer(x)\n"
@@ -120,10 +120,11 @@ POOLS = {
     "own_window": "AvgPool3d((2, 3, 1), padding=(1, 1, 0))",
     "own_overlap": "AvgPool3d(3, stride=(1, 2, 3), padding=1, count_include_pad=False)",
     "own_divisor": "AvgPool3d(2, divisor_override=5)",
+    "own_most": "MaxPool3d((3, 2, 3), stride=(1, 2, 1), padding=(1, 0, 1), dilation=(1, 2, 2))",
 }
 
 
-def test_the_expert_for_average_pooling_divides_as_it_is_told(tmp_path: Path) -> None:
+def test_the_expert_for_pooling_divides_and_compares_as_it_is_told(tmp_path: Path) -> None:
     for name, layer in POOLS.items():
         (tmp_path / f"{name}.py").write_text(
             "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
@@ -132,7 +133,7 @@ def test_the_expert_for_average_pooling_divides_as_it_is_told(tmp_path: Path) ->
             "def get_inputs(): return [torch.randn(2, 2, 4, 7, 9)]\ndef get_init_inputs(): return []\n"
         )
     found = problems(sorted(tmp_path.glob("*.py")))
-    assert sorted(found) == [(name, "average_pool", "") for name in sorted(POOLS)]
+    assert sorted(found) == [(name, "pool_3d", "") for name in sorted(POOLS)]
 
 
 def test_experts_that_no_builtin_task_asks_for_compute_what_torch_computes(tmp_path: Path) -> None:

@@ -1,8 +1,13 @@
 """Products of float32 as three of float16: our functions take the places of library calls, and are right."""
 
 import contextlib
+from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 
+import torch
+
+from kerneltune.agent.authors.search import experts
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.session import Lowering
 from kerneltune.tools.judge.correctness.problem import describe
@@ -38,11 +43,15 @@ def get_inputs(): return [torch.randn({x})]
 def get_init_inputs(): return []
 """
 LAYERS = {
-    "strided": ("Conv2d(3, 20, 5, stride=2, padding=2)", "2, 3, 13, 14"),
+    "strided": ("Conv2d(9, 20, 5, stride=2, padding=2)", "2, 9, 13, 14"),
     "dilated": ("Conv2d(16, 20, 3, stride=3, padding=1, dilation=2)", "2, 16, 9, 13"),
     "grouped_3d": ("Conv3d(16, 24, (3, 2, 3), stride=(2, 1, 2), padding=1, groups=2)", "1, 16, 5, 6, 7"),
     "transposed": ("ConvTranspose2d(16, 20, (3, 5), padding=(1, 2))", "2, 16, 5, 6"),
     "spaced": ("ConvTranspose2d(16, 20, 3, stride=2, padding=1, output_padding=1)", "2, 16, 5, 6"),
+    "depthwise": ("Conv2d(6, 12, 3, stride=2, padding=1, groups=6)", "2, 6, 9, 37"),
+    "single": ("Conv3d(6, 6, (3, 1, 3), padding=(1, 0, 2), dilation=(1, 1, 2), groups=6)", "1, 6, 4, 5, 7"),
+    "few": ("ConvTranspose3d(3, 20, 3, stride=(2, 1, 2), padding=1, output_padding=(1, 0, 1))", "2, 3, 4, 5, 6"),
+    "few_grouped": ("ConvTranspose2d(16, 12, 3, padding=1, groups=4)", "2, 16, 5, 6"),
     "unreached": ("ConvTranspose1d(16, 20, 3, stride=2, padding=1, dilation=2)", "2, 16, 9"),
 }
 TASKS = {
@@ -87,3 +96,19 @@ def test_what_is_made_of_a_weight_is_kept_and_the_whole_is_left_out_on_demand_an
         assert "split_products" not in [
             one.name for one in OfflineAuthor(lower, 90).sketches(describe(read_task(half)))
         ]
+
+
+def test_what_is_made_of_a_weight_is_made_again_once_the_weight_has_changed() -> None:
+    source = (files(experts) / "split_products.py").read_text()
+    kept = source.partition("\ndef kept(")[2].partition("\ndef ")[0]
+    scope: dict[str, Callable[..., torch.Tensor]] = {"pairs": lambda b: b + 0}
+    exec(f"def kept({kept}", scope)
+    layer = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        first = scope["kept"](layer.weight.t(), (layer, "weight"))
+        assert scope["kept"](layer.weight.t(), (layer, "weight")) is first
+        layer.load_state_dict({"weight": torch.ones(2, 3), "bias": torch.ones(2)})
+        assert torch.equal(scope["kept"](layer.weight.t(), (layer, "weight")), torch.ones(3, 2))
+    with torch.inference_mode():
+        weight = torch.ones(3, 2)
+        assert torch.equal(scope["kept"](weight, (layer, "weight")), torch.ones(3, 2))
