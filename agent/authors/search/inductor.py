@@ -139,6 +139,9 @@ def _launched(name: str, text: str) -> InductorKernel:
     configs = [{**c.kwargs, "num_warps": c.num_warps, "num_stages": c.num_stages} for c in autotuner.configs]
     if name.startswith(_REDUCTIONS):  # several: it does not know along what memory lies, and times one row first
         configs.sort(key=lambda config: -config["XBLOCK"])
+    elif configs[0].get("XBLOCK") == 1024 and "YBLOCK" not in configs[0] and "'*fp32'" in text:
+        # one load of 16 bytes a thread instead of two: 6.4 GB in 3,014 us on an H200 instead of 3,042 to 3,063
+        configs.insert(0, {**configs[0], "XBLOCK": 512})
     return InductorKernel(configs, autotuner.inductor_meta.get("grid_type", "Grid1D"))
 
 

@@ -28,7 +28,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 BLOCK_M = 128
 BLOCK_N = 256
 BLOCK_K = 64
-CHUNK = 4  # steps whose sum tensor cores make
+CHUNK = 4  # steps, of BLOCK_K, whose sum tensor cores make
 GROUP_M = 8
 NUM_WARPS = 8
 NUM_STAGES = 3
@@ -413,11 +413,13 @@ def conv_kernel(
             total += acc
             acc = tl.zeros((BM, BN), tl.float32)
     acc = tl.where(steps > 0, acc + total, 0.0)  # no place of a dilated window may reach an output
-    put_places(
-        acc, rest * BM, rd, rh, rw, group, column, most_ptr, back_ptr, bias_ptr, y_ptr, each, dq, hq, wq, rows,
-        od, oh, ow, y_n, y_c, y_d, y_h, y_w, BASE_D, BASE_H, BASE_W,
-        SD if TRANSPOSED else 1, SH if TRANSPOSED else 1, SW if TRANSPOSED else 1, BIAS, BM, BN,
-    )  # fmt: skip
+    pieces = halves(acc, BM, BN) if BN >= 64 else (acc,)  # 64-bit addresses of a whole 256 x 64 tile spill 2,360 bytes
+    for piece in tl.static_range(2 if BN >= 64 else 1):
+        put_places(
+            pieces[piece], rest * BM, rd, rh, rw, group, column + piece * (BN // 2), most_ptr, back_ptr, bias_ptr, y_ptr,
+            each, dq, hq, wq, rows, od, oh, ow, y_n, y_c, y_d, y_h, y_w, BASE_D, BASE_H, BASE_W, SD if TRANSPOSED else 1,
+            SH if TRANSPOSED else 1, SW if TRANSPOSED else 1, BIAS, BM, BN // 2 if BN >= 64 else BN,
+        )  # fmt: skip
 
 
 def three(values, one):
@@ -494,16 +496,19 @@ def direct_kernel(
     x_ptr += n * x_n + (group * c).to(tl.int64) * x_c
     f_ptr += group * c * KD * KH * KW * PADDED
     total = tl.zeros((BO, BR, BC), tl.float32)
-    for step in range(c * KD):
-        i_d, in_d = met(u_d, step % KD, d, SD, PD, DD, TRANSPOSED)
-        for kh in tl.static_range(KH):
+    ONCE: tl.constexpr = KH if KH * KW <= 27 else 1  # rows of the window a step; 11 x 11 in one ran 41 times as long
+    for step in range(c * KD * (KH // ONCE)):
+        ch, kd = step // (KH // ONCE) // KD, step // (KH // ONCE) % KD
+        i_d, in_d = met(u_d, kd, d, SD, PD, DD, TRANSPOSED)
+        for own_row in tl.static_range(ONCE):
+            kh = step % (KH // ONCE) + own_row
             i_h, in_h = met(u_h, kh, h, SH, PH, DH, TRANSPOSED)
-            at = step // KD * x_c + i_d * x_d + i_h * x_h
+            at = ch * x_c + i_d * x_d + i_h * x_h
             for kw in tl.static_range(KW):
                 i_w, in_w = met(u_w, kw, w, SW, PW, DW, TRANSPOSED)
                 there = (in_d & in_h)[:, None] & in_w[None, :]
                 v = tl.load(x_ptr + at[:, None] + (i_w * x_w)[None, :], mask=there, other=0.0)
-                f = tl.load(f_ptr + ((step * KH + kh) * KW + kw) * PADDED + o)
+                f = tl.load(f_ptr + ((step * ONCE + own_row) * KW + kw) * PADDED + o)
                 total += f[:, None, None] * v[None, :, :]
     own = group * each + o
     if BIAS:
@@ -552,7 +557,7 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
         (n, groups * each, *out[3 - dims :]), dtype=x.dtype, device=x.device,
         memory_format=last if is_last else torch.contiguous_format,
     )  # fmt: skip
-    if c < 8 or (groups > 1 and c < 16):  # too little for tensor cores
+    if c < 8 or each <= 8:  # too little for tensor cores
         return direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, transposed, groups)
     spaced = transposed and max(s) > 1  # a transposed one of stride 1 is an ordinary one with the window turned round
     merged = not spaced and d[2] == 1
@@ -580,7 +585,7 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
         most, back, bias, y, each, *room, rows, *out, y.stride(0), y.stride(1), *three(y.stride()[2:], 0), *base, *off,
         KD=window[0], KH=window[1], KW=1 if merged else window[2], SD=s[0], SH=s[1], SW=1 if merged else s[2],
         DD=d[0], DH=d[1], DW=d[2], WD=between[0], WH=between[1], WW=between[2],
-        GROUPS=groups, RUN=run, TRANSPOSED=spaced, BIAS=bias is not None, CHUNK=CHUNK,
+        GROUPS=groups, RUN=run, TRANSPOSED=spaced, BIAS=bias is not None, CHUNK=CHUNK * BLOCK_K // bk,
         BM=bm, BN=bn, BK=bk, num_warps=CONV_WARPS if bn == 128 else 8, num_stages=CONV_STAGES,
     )  # fmt: skip
     return y
