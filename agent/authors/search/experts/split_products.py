@@ -35,7 +35,7 @@ NUM_STAGES = 3
 CONV_M = 128
 CONV_WARPS = 8
 CONV_STAGES = 4
-DIRECT_CHANNELS = 16
+DIRECT_CHANNELS = 32
 DIRECT_PLACES = 512
 DIRECT_WARPS = 4
 
@@ -476,7 +476,9 @@ def met(u, k, SIZE, STRIDE: tl.constexpr, PAD: tl.constexpr, DILATION: tl.conste
     return i, there & (i < SIZE)
 
 
-@triton.jit
+# Wide loads at one place of the window and narrow ones at the next would lie in threads differently, and what was read
+# go through shared memory each time.
+@triton.jit(do_not_specialize_on_alignment=["x_ptr"])
 def direct_kernel(
     x_ptr, f_ptr, bias_ptr, y_ptr, c, each, d, h, w, od, oh, ow, x_n, x_c, x_d, x_h, x_w, y_n, y_c, y_d, y_h, y_w,
     GROUPS: tl.constexpr, PADDED: tl.constexpr, KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
@@ -519,7 +521,7 @@ def direct_kernel(
 
 
 def direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, transposed, groups):
-    bo = min(DIRECT_CHANNELS, triton.next_power_of_2(each))
+    bo = min(DIRECT_CHANNELS if out[0] == 1 else DIRECT_CHANNELS // 2, triton.next_power_of_2(each))
     bc = min(256, triton.next_power_of_2(out[2]))
     br = min(DIRECT_PLACES * (4 if bo == 1 else 1) // bc, triton.next_power_of_2(out[0] * out[1]))
     padded, taps = triton.cdiv(each, bo) * bo, window[0] * window[1] * window[2]
@@ -557,7 +559,7 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
         (n, groups * each, *out[3 - dims :]), dtype=x.dtype, device=x.device,
         memory_format=last if is_last else torch.contiguous_format,
     )  # fmt: skip
-    if c < 8 or each <= 8:  # too little for tensor cores
+    if c == 1 or each <= 8 or c * window[0] * window[1] * window[2] <= 81:  # too little for tensor cores
         return direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, transposed, groups)
     spaced = transposed and max(s) > 1  # a transposed one of stride 1 is an ordinary one with the window turned round
     merged = not spaced and d[2] == 1
