@@ -179,7 +179,6 @@ class ModelFacts:
     model: str
     max_input_tokens: int | None = None
     max_output_tokens: int | None = None
-    efforts: tuple[Effort, ...] = ()
     notes: tuple[str, ...] = ()  # such as a date of retirement
     caches: bool = False  # what a prompt begins with costs less when it was sent before
 

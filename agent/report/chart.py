@@ -140,12 +140,12 @@ def legend(entries: Sequence[tuple[str, str, str]], y: float, width: float) -> t
     return out, y
 
 
-def grid_y(scale: Scale, left: float, right: float, form: str, unit: str = "") -> Iterator[str]:
-    """Horizontal lines with their values at the left."""
+def grid_y(scale: Scale, left: float, right: float, form: str) -> Iterator[str]:
+    """Horizontal lines with their factors at the left."""
     for value in scale.ticks(6):
         y = scale(value)
         yield line(left, y, right, y)
-        yield text(left - 8, y + 4, f"{value:{form}}{unit}", style="dim", anchor="end")
+        yield text(left - 8, y + 4, f"{value:{form}}x", style="dim", anchor="end")
 
 
 def drawing(width: float, height: float, about: str, body: Iterable[str]) -> Markup:
@@ -225,7 +225,7 @@ def _speedups(timed: Sequence[Timed], across: Scale, width: float) -> Iterator[s
     entries, y = legend([*key, ("line", "stairs", "best so far")], 18, width)
     scale = Scale(*around(values, log=log), 296, y + 22, log)
     yield from entries
-    yield from grid_y(scale, across.start, across.end, "g", unit="x")
+    yield from grid_y(scale, across.start, across.end, "g")
     name = f"1x = {baseline_name(timed[-1][1].baseline)}"
     yield line(across.start, scale(1.0), across.end, scale(1.0), "one")
     below = _leader(timed)[1].speedup >= 1.0  # the best attempt's name is on the other side of the line
