@@ -33,8 +33,8 @@ _TERMS = {name: provider.terms for name, provider in MODEL_PROVIDERS.items()} | 
     OFFLINE: SourceTerms(
         "apache-2.0",
         "Written by kerneltune's own search, without a language model: Apache-2.0. Kernels that start from"
-        " TorchInductor's output derive from PyTorch, which is under a BSD-3-Clause licence: keep its notice.",
-        "https://www.apache.org/licenses/LICENSE-2.0",
+        " TorchInductor's output derive from PyTorch, which is under a BSD-3-Clause licence: keep its notice."
+        " https://www.apache.org/licenses/LICENSE-2.0",
     ),
     **{
         name: SourceTerms(

@@ -303,7 +303,6 @@ class InterpretRequest:
 
     plan: Plan
     names: tuple[str, ...]
-    repeats: int = 1
     most_programs: int = 0
     parts: tuple[MemoryPart, ...] = ()
     sample_s: float = 0.0

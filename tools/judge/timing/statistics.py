@@ -53,11 +53,6 @@ class Interval:
     low: float
     high: float
 
-    @property
-    def half_width(self) -> float:
-        """Half the width of the interval."""
-        return (self.high - self.low) / 2
-
 
 def palindrome(arms: Sequence[str], rng: random.Random) -> list[str]:
     """A secret order of the arms and then its mirror image: A B C C B A."""
@@ -162,10 +157,6 @@ class RoundSeries:
         throttled = sum(r.throttled for r in self.rounds)
         return throttled > max(1.0, _MOST_DISCARDED * len(self.rounds)) or not self.kept
 
-    def ratio(self, baseline: str) -> Interval:
-        """ln(baseline / candidate) over the rounds."""
-        return ratio_over([self], baseline)
-
     @property
     def enough(self) -> bool:
         """Whether the stop rule is met: enough rounds, and all intervals narrow or the time used up."""
@@ -180,14 +171,6 @@ class RoundSeries:
     def _half_width(self, baseline: str) -> float:
         """Half width of the ratio's interval, from order statistics: asked after every round, while the GPU waits."""
         return quick_half_width([r.log_ratio(baseline) for r in self.kept])
-
-    def microseconds(self, arm: str) -> Interval:
-        """Time per launch over all blocks of an arm."""
-        return microseconds_over([self], arm)
-
-    def comparisons(self) -> tuple[Comparison, ...]:
-        """Against each baseline, the fastest baseline first."""
-        return comparisons_over([self])
 
 
 def ratio_over(sessions: Sequence[RoundSeries], baseline: str) -> Interval:
