@@ -131,7 +131,6 @@ class Attempt(Proposal):
     best: bool = False  # of the run when it was judged
     kernels: tuple[KernelReport, ...] = ()
     library_ops: tuple[str, ...] = ()
-    variants: int = 0
     plan_sha256: str | None = None
     plans_sha256: str = ""  # of all cases' plans: `tools.update.Update`; "" when it is of an earlier process
     trace_s: float | None = None
@@ -199,11 +198,6 @@ class Attempt(Proposal):
         return self.verdict.variant if self.verdict else ""
 
     @property
-    def lines(self) -> tuple[int, ...]:
-        """Lines of its source that its verdict is about."""
-        return self.verdict.lines if self.verdict else ()
-
-    @property
     def pending(self) -> tuple[str, ...]:
         """Baselines that were not ready when it was timed."""
         return self.verdict.pending if self.verdict else ()
@@ -212,11 +206,6 @@ class Attempt(Proposal):
     def accepted(self) -> bool:
         """Right as far as the machine that judged it could tell."""
         return self.verdict is not None and self.verdict.accepted
-
-    @property
-    def compiled(self) -> bool:
-        """Whether the tracer and the compiler accepted it."""
-        return self.verdict is not None and self.tool != "update"
 
     @property
     def conversation(self) -> str:

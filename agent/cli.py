@@ -118,18 +118,6 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="
     return 0
 
 
-CODES = {
-    0: "done: a kernel was accepted, a verdict held, a file was written, or no problem was found",
-    1: "done, and the answer is no: nothing accepted, a verdict did not hold, an attack got through, a problem",
-    2: "not done: the command line, a file or a setting is wrong; the line on stderr says what to type",
-    3: "not done, or cut short: something is missing (GPU, package, sandbox, key, disk, memory); see `optimize doctor`",
-    4: "not done: a fault of kerneltune; please report the line on stderr",
-    5: "the GPU, or the judge on it, stopped answering; finished attempts are stored, `--resume` continues",
-    6: "the model's provider stopped answering; finished attempts are stored, `--resume` continues",
-    130: "Ctrl-C or SIGTERM; finished attempts are stored",
-}
-
-
 def exit_code(command: Callable[[], Any], if_interrupted: str = "interrupted") -> int:
     """Run `command` and return its exit code. What it raises becomes a line on stderr and the code of its kind."""
     try:

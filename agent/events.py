@@ -358,7 +358,6 @@ def after(attempt: Attempt, event: Updated | Judged | Verified | Reflected) -> A
                 tool="update" if event.failure else None,
                 kernels=event.kernels,
                 library_ops=event.library_ops,
-                variants=event.variants,
                 plan_sha256=event.plan_sha256,
                 trace_s=event.trace_s,
                 compile_s=event.compile_s,

@@ -1,30 +1,31 @@
 """`optimize bench FILE --watch`: each time that a file is saved it is compiled, checked and timed, and compared with
 the version before and the best.
 
-It is a run: of the service of these runs where there is one, else of this process, whose workers live as long as the
-command. What came of a version is read from the record.
+It is a client's run: of the service of these runs where there is one, else of a service in this process. What came of
+a version is read from the record.
 """
 
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from kerneltune.agent.commands import may_use_service, service_socket
-from kerneltune.agent.settings import Settings
+from kerneltune.agent.commands import begun_workers, may_use_service, service_socket
+from kerneltune.agent.settings import Settings, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.attempt import label, speedup_words, time_words
 from kerneltune.agent.view.output import Page, StatusLine, standard_page, status_line
-from kerneltune.tools.schema.codec import one_line, parsed, read_file
+from kerneltune.tools.schema.codec import Json, one_line, parsed, read_file
 from kerneltune.tools.schema.errors import StoreError, Unfit, UsageError
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
+    from kerneltune.agent.commands.service import CallResult
     from kerneltune.agent.commands.session import Workshop
     from kerneltune.agent.record.store import Store
 
@@ -53,12 +54,12 @@ def edit_loop(path: Path, task: str, settings: Settings, *, service: bool) -> in
     settings = replace(settings, tier=settings.tier or "screened", max_attempts=_MOST_SAVES, confirm=False)
     page = standard_page(colour=True)
     with contextlib.ExitStack() as held:
-        status = held.enter_context(status_line("starting"))
+        status = held.enter_context(status_line(f"opening {task}"))
         from kerneltune.agent.record.store import Store
 
         store = held.enter_context(Store.open(settings.runs_dir))
         opened = _of_service if service and may_use_service(settings) else _of_its_own
-        tools = held.enter_context(opened(task, settings, status, store))
+        tools = held.enter_context(opened(task, settings))
         loop = _Loop(tools, store, page, status)
         with contextlib.suppress(KeyboardInterrupt):
             waits = functools.partial(status.show, f"waiting for {path.name} to be saved; Ctrl-C ends")
@@ -182,47 +183,35 @@ def _numbers(attempt: "Attempt") -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _of_its_own(task: str, settings: Settings, status: StatusLine, store: "Store") -> Iterator[Tools]:
-    """Workers of this process, for a run of files as `bench` has them."""
-    from kerneltune.agent.attempt import GivenFile, Proposal, StopReason, tiers_for
-    from kerneltune.agent.commands.session import Patience, ended, run_started, session, warn, workshop
-    from kerneltune.agent.record.folder import alive
-    from kerneltune.agent.record.trajectory import JUDGED_FILES
-    from kerneltune.agent.tracker import AttemptTracker
-    from kerneltune.tools.task.load import find_task
+def _of_its_own(task: str, settings: Settings) -> Iterator[Tools]:
+    """A service for this command alone."""
+    with begun_workers(settings) as begun:
+        from kerneltune.agent.commands.service import Service
 
-    patience = Patience(first_tier=settings.tier or "screened")
-    with workshop(settings, status) as shop, session(shop, find_task(task), patience) as opened:
-        limits = {"max_attempts": _MOST_SAVES}
-        event = run_started(opened, JUDGED_FILES, "optimize bench --watch", limits)
-        folder, began_s, drafts = settings.runs_dir / event.run_id, time.monotonic(), dict[int, "Attempt"]()
-        tracker = AttemptTracker(
-            event.run_id, opened.task, opened.tools, store.write, keep=opened.receipts(folder).keep,
-            place=opened.workshop.place, tiers=tiers_for(opened.gpu is not None, settings.tier, confirm=False),
-        )  # fmt: skip
+        with Service(settings, environment(), begun) as service:
+            run = service.start(task, f"http:{_CLIENT}")
+            run.opening.result()
 
-        def update(source: str, what: str, parent: int | None) -> int:
-            parent_id = None if parent is None else f"{event.run_id}/{parent}"
-            made = tracker.update(Proposal(source, what, parent_id, GivenFile(what)))
-            drafts[made.number] = made
-            if made.update is not None and made.update.failure is not None:
-                tracker.bench(drafts.pop(made.number))
-            return made.number
+            def call(name: str, arguments: Mapping[str, Json]) -> "CallResult":
+                made = run.call(name, arguments).result()
+                if not made.was_made:
+                    run.outcome.result()  # raises why
+                return made
 
-        with alive(folder):
-            store.write(event)
-            warn(opened, event.run_id, settings, store.write, model=True)
-            try:
-                yield Tools(
-                    event.run_id, update, lambda n: tracker.bench(drafts.pop(n)), lambda: contextlib.nullcontext(shop)
-                )
-            finally:
-                tracker.close()
-                store.write(ended(tracker, StopReason.STOPPED, round(time.monotonic() - began_s, 3)))
+            def update(source: str, what: str, parent: int | None) -> int | str:
+                made = call("update", _update_arguments(source, what, parent))
+                return made.attempt.number if made.attempt else made.text
+
+            shop = contextlib.nullcontext(service.shop.result())
+            yield Tools(run.run_id, update, lambda n: call("bench", {"attempt": n}), lambda: shop)
+
+
+def _update_arguments(source: str, what: str, parent: int | None) -> dict[str, Json]:
+    return {"source": source, "rationale": what} | ({} if parent is None else {"parent": parent})
 
 
 @contextlib.contextmanager
-def _of_service(task: str, settings: Settings, status: StatusLine, _: "Store") -> Iterator[Tools]:
+def _of_service(task: str, settings: Settings) -> Iterator[Tools]:
     """The service of these runs."""
     import httpx2
 
@@ -245,15 +234,13 @@ def _of_service(task: str, settings: Settings, status: StatusLine, _: "Store") -
                 raise Unfit(f"the service says: {told.get('error')}; --no-service judges here")
             return told
 
-        status.show(f"opening {task} at the service")
         asked = {"task": task, "tier": settings.tier, "confirm": False, "client": _CLIENT}
         begun = ask("POST", "/sessions", **asked, limits={"max_attempts": _MOST_SAVES})
         session = f"/sessions/{begun['session']}"
         compilers = functools.cache(lambda: held.enter_context(workshop(settings, lambda _: None)))
 
         def update(source: str, what: str, parent: int | None) -> int | str:
-            asked = {"source": source, "rationale": what} | ({} if parent is None else {"parent": parent})
-            told = ask("POST", f"{session}/call", name="update", arguments=asked)
+            told = ask("POST", f"{session}/call", name="update", arguments=_update_arguments(source, what, parent))
             return int(told["attempt"]["number"]) if told["attempt"] else str(told["text"])
 
         def bench(number: int) -> object:

@@ -42,10 +42,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from kerneltune.agent.attempt import Attempt, Controls
 from kerneltune.agent.authors.llm.author import TOOLS
 from kerneltune.agent.commands import kernelgym
-from kerneltune.agent.commands.bench import FilesView, from_bytes
+from kerneltune.agent.commands.bench import FilesView, bench_opened, from_bytes
 from kerneltune.agent.commands.mcp import AgentTools
 from kerneltune.agent.commands.service import Busy, ClientRun, Priority, Service
-from kerneltune.agent.commands.session import Patience
+from kerneltune.agent.commands.session import Patience, Session
 from kerneltune.agent.commands.show import line_json
 from kerneltune.agent.commands.verify import verification_json
 from kerneltune.agent.commands.web import RecordPages
@@ -567,10 +567,12 @@ class HttpServer:
         named = asked.sources if asked.sources is not None else {"source": asked.source or ""}
         candidates = [from_bytes(name, text.encode()) for name, text in named.items()]
         settings = replace(self.service.settings, tier=asked.tier)
-        return self.service.bench(
-            self.task_of(asked), candidates, view, controls, settings, patience,
-            client=asked.client, priority=asked.priority,
-        )  # fmt: skip
+
+        def judge(opened: Session, store: Store) -> int:
+            return bench_opened(opened, candidates, settings, view, store, controls)
+
+        task = self.task_of(asked)
+        return self.service.bench(task, judge, controls, patience, client=asked.client, priority=asked.priority)
 
     async def _lines(
         self, line: str | BaseException | None, more: "asyncio.Queue[str | BaseException | None]", controls: Controls

@@ -39,14 +39,14 @@ from kerneltune.agent.authors.search.experts import own_sketch
 from kerneltune.agent.authors.search.neighbours import Sketch
 from kerneltune.agent.commands.session import (
     USUAL_WIDTH,
+    OpenTask,
     Session,
     ceilings_file,
     ended,
+    opened_alone,
     run_started,
-    session,
     stored_task,
     warn,
-    workshop,
 )
 from kerneltune.agent.events import (
     Emit,
@@ -549,20 +549,6 @@ class RunOutcome:
         return int(self.best_path is None) if code is None else code
 
 
-OpenTask = Callable[[TaskFile], contextlib.AbstractContextManager[Session]]
-
-
-def _opened_alone(settings: Settings, show: Emit, warming: Workers | None) -> OpenTask:
-    """Opens the task of one run, with workers that end with it."""
-
-    @contextlib.contextmanager
-    def open_task(file: TaskFile) -> Iterator[Session]:
-        with workshop(settings, show, warming) as shop, session(shop, file) as opened:
-            yield opened
-
-    return open_task
-
-
 def run_task(
     task: str,
     settings: Settings,
@@ -586,7 +572,7 @@ def run_task(
         require_price(choice, settings)
         _replayed(choice, store)
         named_start = checked(settings.from_, store, task_file)
-        with (open_task or _opened_alone(settings, show, warming))(task_file) as opened:
+        with (open_task or opened_alone(settings, show, warming))(task_file) as opened:
             ready_s = time.monotonic() - began_s
             return run_opened(opened, choice, settings, store, show, controls, named_start, ready_s=ready_s)
 
@@ -725,7 +711,7 @@ def resume_run(
         author = choice or named(event.author, event.author_why, settings, environment)
         with contextlib.closing(author) as choice:
             require_price(choice, settings)
-            with (open_task or _opened_alone(settings, show, warming))(task_file) as opened:
+            with (open_task or opened_alone(settings, show, warming))(task_file) as opened:
                 settings = budgeted(settings, gpu=opened.gpu is not None, search=choice.is_search)
                 return _go_on(event, events, choice, opened, settings, store, show, controls, named_start)
 

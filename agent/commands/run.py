@@ -9,7 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
+from rich.table import Table
 
+from kerneltune.agent.attempt import Controls, StopReason
 from kerneltune.agent.commands import (
     DATABASE,
     Arch,
@@ -26,12 +28,19 @@ from kerneltune.agent.commands import (
     begun_workers,
     require_record,
 )
-from kerneltune.agent.models.providers import OFFLINE, REPLAY, SPELLINGS, parse
+from kerneltune.agent.models.providers import KEY_VARIABLES, OFFLINE, REPLAY, SPELLINGS, parse
 from kerneltune.agent.models.types import Effort
-from kerneltune.agent.settings import Language, Settings, Strategy, chosen_settings, environment
-from kerneltune.agent.view.output import say
-from kerneltune.tools.schema.codec import shell_word
+from kerneltune.agent.record.query import Filter, NotFound, RunSummary, at_once, run_named, summaries
+from kerneltune.agent.settings import Environment, Language, Settings, Strategy, chosen_settings, environment
+from kerneltune.agent.view import text as words
+from kerneltune.agent.view.output import heading, say, standard_page
+from kerneltune.tools.backends import gpu_info
+from kerneltune.tools.backends.base import GpuInfo
+from kerneltune.tools.schema.codec import one_line, shell_word
 from kerneltune.tools.schema.errors import StoreError, UsageError
+from kerneltune.tools.schema.gpus import DEFAULT_ARCH
+from kerneltune.tools.schema.verdict import versions
+from kerneltune.tools.task.load import builtin_names, find_task
 
 if TYPE_CHECKING:
     from kerneltune.agent.commands.lifecycle import RunOutcome
@@ -115,9 +124,7 @@ def run(
     """Optimise a task: write kernels, trace, compile, check, time and rank them, and store every attempt."""
     given = locals()
     if given == run.__kwdefaults__:
-        from kerneltune.agent.commands.first_page import print_first_page
-
-        print_first_page(chosen_settings({}), environment())
+        _print_first_page(chosen_settings({}), environment())
         return 0
     if resume is None and (task is None or trust_task):
         raise UsageError("--trust-task is for --resume RUN" if task else "give --task NAME, or --resume RUN")
@@ -157,7 +164,6 @@ def _run_shown(
 ) -> int:
     """Run or resume, shown in the way that fits whoever looks; returns the exit code."""
     began_s = time.monotonic()
-    from kerneltune.agent.attempt import Controls, StopReason
     from kerneltune.agent.commands.browse import shelf
     from kerneltune.agent.events import Note
     from kerneltune.agent.view.live import LiveView, close_view, open_view
@@ -200,9 +206,6 @@ def _run_shown(
 def _refuse_misspelt(task: str | None, resume: str | None, settings: Settings) -> None:
     """Raise UsageError or StoreError for a task, a model or a run that there is none of, before the screen is cleared
     and before anything is started."""
-    from kerneltune.agent.record.query import NotFound, at_once, run_named
-    from kerneltune.tools.task.load import find_task
-
     if task is not None:
         find_task(task)
     if settings.model not in ("", OFFLINE) and not settings.model.startswith(f"{REPLAY}:"):
@@ -218,7 +221,6 @@ def _refuse_misspelt(task: str | None, resume: str | None, settings: Settings) -
 
 def _next_commands(outcome: "RunOutcome", task: str) -> "list[NextCommand]":
     """What to do now, for how the run ended: a kernel, a run that can go on, or neither."""
-    from kerneltune.agent.attempt import StopReason
     from kerneltune.agent.view.plain import NextCommand
 
     run = shell_word(outcome.run_id)
@@ -242,3 +244,60 @@ def _next_commands(outcome: "RunOutcome", task: str) -> "list[NextCommand]":
         resume = NextCommand(f"optimize --resume {run}", "go on with this run")
         commands.insert(0 if outcome.why in (StopReason.INTERRUPTED, StopReason.STOPPED) else len(commands), resume)
     return commands
+
+
+# `optimize` alone -----------------------------------------------------------------------------------------------------
+
+
+def _print_first_page(settings: Settings, environment: Environment) -> None:
+    """Print how to begin, what this machine can do, and the latest run."""
+    page, gpu = standard_page(colour=True), gpu_info()
+    begin = (
+        (
+            "optimize --task softmax",
+            f"optimise a built-in task; `optimize tasks` lists all {len(builtin_names())}",
+        ),
+        ("optimize init FILE.py:NAME", "make a task of a PyTorch function or module of your own"),
+        ("optimize doctor", "check this machine, and how to fix each problem"),
+    )
+    software = ", ".join(f"{name} {version}" for name, version in versions().items() if name in ("torch", "triton"))
+    machine = (("GPU", _gpu(gpu, settings)), ("author", _default_author(settings, environment)), ("software", software))
+    page.print("kerneltune finds the fastest GPU kernel for a PyTorch task, and verifies it.")
+    page.print(heading("begin with"), _rows(*begin, style="cyan"), heading("this machine"), _rows(*machine))
+    if latest := at_once(settings.runs_dir / DATABASE, lambda record: summaries(record, Filter(limit=1))):
+        page.print(heading("latest run"), _rows(*_latest_run(latest[0]), style="cyan"))
+        page.print(_rows(("optimize browse", "all stored runs, in this terminal"), style="cyan"))
+    page.print("", "optimize --help lists all commands and flags.")
+
+
+def _rows(*rows: tuple[str, str], style: str = "") -> Table:
+    table = Table.grid(padding=(0, 3))
+    table.add_column(no_wrap=True, style=style)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(f"  {name}", one_line(value))
+    return table
+
+
+def _gpu(gpu: GpuInfo | None, settings: Settings) -> str:
+    if gpu is None:
+        return f"none: kernels are compiled for {settings.arch or DEFAULT_ARCH} and checked, not timed"
+    return f"{gpu.name}, {gpu.memory_bytes / (1 << 30):.0f} GiB: kernels are checked and timed"
+
+
+def _default_author(settings: Settings, environment: Environment) -> str:
+    if settings.model:
+        return f"{settings.model} (the setting model)"
+    if environment.keys:
+        return f"{environment.keys[0]}, whose API key is set; --model offline needs none"
+    return f"offline: expert kernels and a search; set {' or '.join(KEY_VARIABLES.values())} for a model"
+
+
+def _latest_run(run: RunSummary) -> list[tuple[str, str]]:
+    said = "" if run.best_us is None else "best "
+    best = f", {said}{words.best_in_words(run, in_full=True)}" if run.best_attempt_id else ""
+    run_id = shell_word(run.run_id)
+    rows = [(f"optimize show {run_id}", f"{run.task}, {words.plural(run.attempts, 'attempt')}{best}")]
+    if run.why in (None, StopReason.INTERRUPTED):
+        rows.append((f"optimize --resume {run_id}", "continue it: it has not ended"))
+    return rows

@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from kerneltune.agent.attempt import Attempt, Controls
-from kerneltune.agent.commands.bench import FilesView, bench_opened
 from kerneltune.agent.commands.lifecycle import Choice, RunOutcome, resume_run, run_task
 from kerneltune.agent.commands.session import Patience, Session, Workshop, memory_is_short, session, workshop
 from kerneltune.agent.commands.verify import Verification, repeat_stored
@@ -41,7 +40,6 @@ from kerneltune.agent.models.types import (
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Settings, Tier
 from kerneltune.agent.view.state import ViewState, fold
-from kerneltune.tools.evaluator import Candidate
 from kerneltune.tools.sandbox.workers import Workers
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
@@ -520,27 +518,25 @@ class Service:
     def bench(
         self,
         task: str,
-        candidates: Sequence[Candidate],
-        view: FilesView,
+        judge: Callable[[Session, Store], int],
         controls: Controls,
-        settings: Settings | None = None,
         patience: Patience | None = None,
         *,
         client: str = "",
         priority: Priority = "interactive",
     ) -> Future[int]:
-        """Judge candidates as `optimize bench` does, in a thread of its own, shown to a view; its exit code. Raises
-        UsageError for a task that is not there."""
-        file, settings = find_task(task), settings or self.settings
+        """What `judge` returns for the task, which is opened for it, in a thread of its own. Raises UsageError for one
+        that is not there."""
+        file = find_task(task)
 
-        def judge() -> int:
+        def work() -> int:
             with (
-                Store.open(settings.runs_dir) as store,
+                Store.open(self.settings.runs_dir) as store,
                 self.tasks.use(file, patience=patience, client=client, priority=priority) as opened,
             ):
-                return bench_opened(opened, candidates, settings, view, store, controls)
+                return judge(opened, store)
 
-        return self._apart("bench", judge, client, controls)
+        return self._apart("bench", work, client, controls)
 
     def verify(
         self, attempt: str, tier: Tier | None = None, *, client: str = "", priority: Priority = "interactive"

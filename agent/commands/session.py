@@ -260,6 +260,20 @@ def session(shop: Workshop, task_file: TaskFile, patience: Patience | None = Non
         yield Session(shop, task_file, task, tools, machine, notes, patience)
 
 
+OpenTask = Callable[[TaskFile], contextlib.AbstractContextManager[Session]]
+
+
+def opened_alone(settings: Settings, show: Emit, begun: workers.Workers | None = None) -> OpenTask:
+    """Opens a task with workers that are `begun`, or that end with it."""
+
+    @contextlib.contextmanager
+    def open_task(file: TaskFile) -> Iterator[Session]:
+        with workshop(settings, show, begun) as shop, session(shop, file) as opened:
+            yield opened
+
+    return open_task
+
+
 def _judge(
     shop: Workshop, task_file: TaskFile, machine: Machine, target: str
 ) -> contextlib.AbstractContextManager[GpuBench]:

@@ -70,8 +70,6 @@ if TYPE_CHECKING:
 
 _MOST_PTX_LINES = 8_000  # of two texts that are compared: the time grows with their product
 _PTX_NUMBER = re.compile(r"(%[a-z]+|\$L__[A-Za-z_]+)\d+(?:_\d+)?")
-_MOST_DETAIL = 160  # characters of what was wrong, in a line of a table
-_RIGHT = (Status.CORRECT, Status.CHECKED)
 
 command = App(
     name="show",

@@ -32,7 +32,7 @@ from kerneltune.agent.events import Note, RunStarted, Verified
 from kerneltune.agent.repeat import unfinished
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
-from kerneltune.agent.view.output import Page, StatusLine, choose_view, columns, standard_page, status_line
+from kerneltune.agent.view.output import Page, choose_view, columns, standard_page, status_line
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.codec import Json, decode, encode, one_line, parsed
 from kerneltune.tools.schema.errors import StoreError
@@ -40,10 +40,8 @@ from kerneltune.tools.schema.verdict import Verdict
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
-    from kerneltune.agent.commands.lifecycle import OpenTask
-    from kerneltune.agent.commands.session import Session, Workshop
+    from kerneltune.agent.commands.session import OpenTask, Session, Workshop
     from kerneltune.agent.record.store import Store
-    from kerneltune.tools.task.load import TaskFile
     from kerneltune.tools.update import Update
 
 command = App(
@@ -93,7 +91,9 @@ def verify(
         if service and task is None and not trust_task and may_use_service(settings):
             outcome = _through_service(run, found, settings)
         if outcome is None:
-            alone = _opened_alone(settings, status)
+            from kerneltune.agent.commands.session import opened_alone
+
+            alone = opened_alone(settings, status)
             outcome = repeat_stored(store, run, found, settings, alone, task, trust_task=trust_task)
     if json:
         print(jsonlib.dumps(verification_json(outcome), allow_nan=False))
@@ -122,17 +122,6 @@ def _through_service(run: RunStarted, attempt: "Attempt", settings: Settings) ->
         told = parsed(answer.read().decode())
     event = decode(Verified, told["event"])
     return Verification(run, attempt.judged, event, tuple(told["differs"]), told["receipt"], told["receipt_path"])
-
-
-def _opened_alone(settings: Settings, status: StatusLine) -> "OpenTask":
-    from kerneltune.agent.commands.session import session, workshop
-
-    @contextlib.contextmanager
-    def opened(file: "TaskFile") -> Iterator["Session"]:
-        with workshop(settings, status) as shop, session(shop, file) as opened:
-            yield opened
-
-    return opened
 
 
 def repeat_stored(

@@ -146,7 +146,6 @@ def _facts(info: Any) -> ModelFacts:
         info.id,
         max_input_tokens=getattr(info, "max_input_tokens", None),
         max_output_tokens=getattr(info, "max_tokens", None),
-        efforts=_efforts(info),
         notes=notes,
         caches=True,
     )

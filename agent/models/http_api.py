@@ -242,7 +242,7 @@ class HttpModel(ABC, Generic[Features, Partial]):
             tries = f"{failures} {'try' if failures == 1 else 'tries'} in {spent_s:.0f} s"
             later = f"come back in {named_s:.0f} s" if named_s else "try again later"
             message = f"{self.provider} is not available: {error} ({tries}); {later}"
-            raise Unavailable(message, named_s) from None
+            raise Unavailable(message) from None
         if named_s is not None and named_s > 0:
             return named_s
         longest_s = min(BACKOFF_S * 2.0 ** min(failures - 1, 16), LONGEST_BACKOFF_S)
@@ -707,7 +707,7 @@ def error_for(details: ErrorDetails, server: Server) -> LlmError | TransientErro
     if details.is_transient:
         return TransientError(f"{server.scrubbed(details.message)}{details.where}", details.retry_after_s)
     if details.may_retry is False and details.is_busy:
-        return Unavailable(f"{message}; try again later", details.retry_after_s)
+        return Unavailable(f"{message}; try again later")
     return RequestRejected(message)
 
 

@@ -17,11 +17,10 @@ from kerneltune.tools.schema.errors import UsageError
 @dataclass(frozen=True)
 class SourceTerms:
     """What those who use a provider's words should know. `tag`: what the column `source_terms` of exports says.
-    `notice`: for the card and the screen; not legal advice. `url`: where to read on."""
+    `notice`: for the card and the screen; not legal advice."""
 
     tag: str
     notice: str
-    url: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,8 @@ PROVIDERS: Mapping[str, Provider] = {
             "anthropic-commercial",
             "Outputs of Anthropic's models. Anthropic's commercial terms restrict the use of its services to build"
             " competing products or to train competing AI models. Check the terms that applied to your account before"
-            " you train on these rows or pass them on.",
-            "https://www.anthropic.com/legal/commercial-terms",
+            " you train on these rows or pass them on."
+            " https://www.anthropic.com/legal/commercial-terms",
         ),
         "ANTHROPIC_API_KEY",
         ("claude",),
@@ -66,8 +65,8 @@ PROVIDERS: Mapping[str, Provider] = {
         SourceTerms(
             "openai-services-agreement",
             "Outputs of OpenAI's models. OpenAI's terms restrict the use of output to develop models that compete with"
-            " OpenAI's. Check the terms that applied to your account before you train on these rows or pass them on.",
-            "https://openai.com/policies/services-agreement/",
+            " OpenAI's. Check the terms that applied to your account before you train on these rows or pass them on."
+            " https://openai.com/policies/services-agreement/",
         ),
         "OPENAI_API_KEY",
         ("gpt-", "chatgpt", "o1", "o3", "o4"),

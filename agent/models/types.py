@@ -179,7 +179,6 @@ class ModelFacts:
     model: str
     max_input_tokens: int | None = None
     max_output_tokens: int | None = None
-    efforts: tuple[Effort, ...] = ()
     notes: tuple[str, ...] = ()  # such as a date of retirement
     caches: bool = False  # what a prompt begins with costs less when it was sent before
 
@@ -336,9 +335,4 @@ class NoLongerWanted(LlmError):
 
 
 class Unavailable(LlmError):
-    """The provider does not answer, or is too busy, after all retries. `retry_after_s`: when to come back, if it said
-    so."""
-
-    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+    """The provider does not answer, or is too busy, after all retries."""

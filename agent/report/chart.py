@@ -24,6 +24,7 @@ from kerneltune.tools.schema.verdict import Comparison, Status
 
 WIDE, NARROW = 840, 350
 _LETTER = 6.7  # width of a letter of 12 pixels
+_ROOM = 0.06  # at both ends of a scale, as a share of what it shows
 _MARKS = {
     "circle": "m-{r} 0a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0-{d} 0z",
     "square": "m-{r}-{r}h{d}v{d}h-{d}z",
@@ -77,14 +78,14 @@ def _decades(low: float, high: float, most: int) -> list[float]:
     return found[:: -(-len(found) // most)]
 
 
-def around(values: Iterable[float], *, log: bool, room: float = 0.06) -> tuple[float, float]:
+def around(values: Iterable[float], *, log: bool) -> tuple[float, float]:
     """Ends of a scale that holds all values, with some room at both."""
     known = list(values)
     low, high = min(known), max(known)
     if log:
-        more = max((high / low) ** room, 1.04)
+        more = max((high / low) ** _ROOM, 1.04)
         return low / more, high * more
-    more = (high - low) * room or abs(high) * 0.05 or 1.0
+    more = (high - low) * _ROOM or abs(high) * 0.05 or 1.0
     return low - more, high + more
 
 
@@ -99,11 +100,11 @@ def line(x1: float, y1: float, x2: float, y2: float, style: str = "grid") -> str
     return f'<path{_of(style)} d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"/>'
 
 
-def path(points: Sequence[tuple[float, float]], style: str, *, steps: bool = False) -> str:
-    """A line through points, as stairs with `steps`."""
+def stairs(points: Sequence[tuple[float, float]]) -> str:
+    """A line from point to point as stairs."""
     start, *rest = points
-    drawn = "".join(f"H{x:.1f}V{y:.1f}" if steps else f"L{x:.1f} {y:.1f}" for x, y in rest)
-    return f'<path{_of(style)} d="M{start[0]:.1f} {start[1]:.1f}{drawn}"/>'
+    drawn = "".join(f"H{x:.1f}V{y:.1f}" for x, y in rest)
+    return f'<path class="stairs" d="M{start[0]:.1f} {start[1]:.1f}{drawn}"/>'
 
 
 def marks(kind: str, places: Iterable[tuple[float, float]], style: str, r: float = 4.0) -> str:
@@ -140,12 +141,12 @@ def legend(entries: Sequence[tuple[str, str, str]], y: float, width: float) -> t
     return out, y
 
 
-def grid_y(scale: Scale, left: float, right: float, form: str, unit: str = "") -> Iterator[str]:
-    """Horizontal lines with their values at the left."""
+def grid_y(scale: Scale, left: float, right: float, form: str) -> Iterator[str]:
+    """Horizontal lines with their factors at the left."""
     for value in scale.ticks(6):
         y = scale(value)
         yield line(left, y, right, y)
-        yield text(left - 8, y + 4, f"{value:{form}}{unit}", style="dim", anchor="end")
+        yield text(left - 8, y + 4, f"{value:{form}}x", style="dim", anchor="end")
 
 
 def drawing(width: float, height: float, about: str, body: Iterable[str]) -> Markup:
@@ -225,7 +226,7 @@ def _speedups(timed: Sequence[Timed], across: Scale, width: float) -> Iterator[s
     entries, y = legend([*key, ("line", "stairs", "best so far")], 18, width)
     scale = Scale(*around(values, log=log), 296, y + 22, log)
     yield from entries
-    yield from grid_y(scale, across.start, across.end, "g", unit="x")
+    yield from grid_y(scale, across.start, across.end, "g")
     name = f"1x = {baseline_name(timed[-1][1].baseline)}"
     yield line(across.start, scale(1.0), across.end, scale(1.0), "one")
     below = _leader(timed)[1].speedup >= 1.0  # the best attempt's name is on the other side of the line
@@ -256,7 +257,7 @@ def _stairs(timed: Sequence[Timed], across: Scale, scale: Scale) -> Iterator[str
         if us < best_us:
             best_us, leader, reached = us, a, c
             corners.append((across(a.number), scale(c.speedup)))
-    yield path([*corners, (across.end, corners[-1][1])], "stairs", steps=True)
+    yield stairs([*corners, (across.end, corners[-1][1])])
     at = across(leader.number)
     side = "end" if at > across.end - 90 else "start"
     beside = -9 if reached.speedup >= 1.0 else 18

@@ -205,12 +205,12 @@ class JsonView:
             if is_stored(event) and event.at >= self._since and not self._finished:
                 self._write({"type": event.kind, "schema_version": RUN_SCHEMA_VERSION, **encode(event)})
 
-    def finish(self, error: BaseException | None = None, *, internal_errors: int = 0) -> None:
+    def finish(self, error: BaseException | None = None) -> None:
         """Write the result. `error` is what ended the run early, when something did."""
         with self._lock:
             if not self._finished:
                 self._finished = True
-                self._write(result(self.state, error, internal_errors=internal_errors, now=time.time()))
+                self._write(result(self.state, error, now=time.time()))
 
     def __enter__(self) -> Self:
         return self
@@ -224,7 +224,7 @@ class JsonView:
         self._lines.write(json.dumps(value, allow_nan=False))
 
 
-def result(state: ViewState, error: BaseException | None, *, internal_errors: int = 0, now: float) -> dict[str, Json]:
+def result(state: ViewState, error: BaseException | None, *, now: float) -> dict[str, Json]:
     """Return the last object. `success`: the run ended by its own limits, whether or not something was verified."""
     subtype = _subtype(state, error)
     ended = state.ended
@@ -243,7 +243,7 @@ def result(state: ViewState, error: BaseException | None, *, internal_errors: in
         "best": _best(state.best, ended.best_path if ended else None) if state.best else None,
         "spending": encode(state.spending) if state.spending.replies else None,
         "judge_s": round(state.judge_s, 3),
-        "internal_errors": max(internal_errors, int(failed)),
+        "internal_errors": int(failed),
         "elapsed_s": round(state.elapsed_s(now), 3),
     }
 

@@ -359,7 +359,7 @@ def render(
     ui = ui or Ui()
     width, height = max(20, size[0]), max(4, size[1])
     if ui.page == "runs" or (ui.page == "help" and ui.before == "runs"):
-        top, bottom = [_library_title(library, ui, width)], [_footer(state, width, ui, library)]
+        top, bottom = [_library_title(library, width)], [_footer(state, width, ui, library)]
     elif ui.page == "run":
         top = _header(state, width, now, facts=height >= ROOMY)[: max(1, height // 3)]
         bottom = _bottom(state, width, height, now, ui, library)
@@ -1343,7 +1343,7 @@ _RUN_COLUMNS = (
 _RUN_FACTS = 9  # lines about the chosen run
 
 
-def _library_title(library: Library, ui: Ui, width: int) -> Text:
+def _library_title(library: Library, width: int) -> Text:
     shown = words.plural(len(library.runs), "stored run")
     return _ends(width, [(" kerneltune", "bold"), "  ", (shown, "bold cyan")], [" "])
 

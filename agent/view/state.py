@@ -55,7 +55,6 @@ class Working:
 class LogEntry:
     """A line of the log: a message, a verdict, a warning."""
 
-    at: float
     who: Who
     text: str
 
@@ -317,9 +316,9 @@ def _fold(state: ViewState, event: Event) -> ViewState:
         case Replied():
             asked = tuple(a for a in state.asked if a[0] != event.conversation)
             said = replace(_silent(state, event.conversation), spending=state.spending.and_(event), asked=asked)
-            return _log(said, event.at, "author", format_reply(event))
+            return _log(said, "author", format_reply(event))
         case Warned():
-            return _log(replace(state, warnings=(*state.warnings, event.text)), event.at, "warning", event.text)
+            return _log(replace(state, warnings=(*state.warnings, event.text)), "warning", event.text)
         case RunPaused() | RunStopping() | RunSuspended() | LimitsChanged():
             return _steered(state, event)
         case _:
@@ -382,7 +381,7 @@ def _fold_attempt(state: ViewState, event: AttemptEvent) -> ViewState:
             return _verified(state, event)
         case Reflected():
             told = f"{state.number_of(event.attempt_id)} {event.hypothesis}: {event.outcome}"
-            return _log(_change(state, event), event.at, "reflection", told)
+            return _log(_change(state, event), "reflection", told)
 
 
 def _proposed(state: ViewState, event: Proposed) -> ViewState:
@@ -397,7 +396,7 @@ def _judged(state: ViewState, event: Judged) -> ViewState:
     if event.best:
         state = replace(state, best_id=event.attempt_id, improvements=state.improvements + 1)
     told = f"{state.number_of(event.attempt_id)} {words.outcome(event.verdict)}"
-    return _log(state, event.at, "judge", told)
+    return _log(state, "judge", told)
 
 
 def _verified(state: ViewState, event: Verified) -> ViewState:
@@ -406,7 +405,7 @@ def _verified(state: ViewState, event: Verified) -> ViewState:
     if event.purpose == "confirm":
         state = replace(state, best_id=_best_id(state))
     told = f"{state.number_of(event.attempt_id)} {verification(event)}: {event.why}"
-    return _log(state, event.at, "judge", told)
+    return _log(state, "judge", told)
 
 
 def _best_id(state: ViewState) -> str | None:
@@ -431,7 +430,7 @@ def _said(state: ViewState, event: Said) -> ViewState:
     if event.role != "assistant":
         return state
     if event.final:
-        return _log(_silent(state, event.conversation), event.at, "author", event.text)
+        return _log(_silent(state, event.conversation), "author", event.text)
     so_far = dict(state.speaking)  # who has begun keeps its place, so that what is shown does not jump
     so_far[event.conversation] = (so_far.get(event.conversation, "") + event.text)[-_STREAM_CHARACTERS:]
     return replace(state, speaking=tuple(so_far.items()))
@@ -451,7 +450,7 @@ def _fold_shown(
             others = tuple(a for a in state.asked if a[0] != event.conversation)
             return replace(state, asked=(*others, (event.conversation, event.at)))
         case ModelBusy():
-            return _log(state, event.at, "run", model_busy(event))
+            return _log(state, "run", model_busy(event))
         case Note():
             waiting_at = event.at if state.process_at is None and state.waiting_at is None else state.waiting_at
             return replace(state, stage=format_note(event), judging_again=None, waiting_at=waiting_at)
@@ -514,5 +513,5 @@ def _change(state: ViewState, event: Updated | Judged | Verified | Reflected) ->
     return replace(state, attempts=tuple(rows))
 
 
-def _log(state: ViewState, at: float, who: Who, text: str) -> ViewState:
-    return replace(state, log=(*state.log, LogEntry(at, who, text))[-_LOG_ENTRIES:])
+def _log(state: ViewState, who: Who, text: str) -> ViewState:
+    return replace(state, log=(*state.log, LogEntry(who, text))[-_LOG_ENTRIES:])

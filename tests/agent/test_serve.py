@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import io
 import itertools
 import json
 import os
@@ -29,7 +28,6 @@ from starlette.requests import Request
 
 from kerneltune.agent.attempt import Controls
 from kerneltune.agent.commands import service_socket
-from kerneltune.agent.commands.bench import FilesView
 from kerneltune.agent.commands.http_server import (
     ENDPOINTS,
     MOST_BODY_BYTES,
@@ -582,8 +580,7 @@ def test_one_client_does_not_take_all_places(begun: workers.Workers, tmp_path: P
     service = Service(Settings(runs_dir=tmp_path), NOBODY, begun)  # whose tasks do not open yet
 
     def bench(client: str) -> Future[int]:
-        view = FilesView(io.StringIO(), io.StringIO(), total=0)
-        return service.bench("softmax", [], view, Controls(), client=client)
+        return service.bench("softmax", lambda opened, store: 0, Controls(), client=client)
 
     waiting = [bench("many") for _ in range(MOST_RUNS // 2)]
     with pytest.raises(Busy, match="runs of many are under way"):

@@ -111,7 +111,7 @@ def forked(entry: Callable[[Channel], None], extra: Sequence[socket.socket]) -> 
 
 
 def _forked_runner(line: socket.socket) -> int:
-    from kerneltune.tools.backends.cuda.main import main
+    from kerneltune.tools.backends.cuda.runner import main
 
     pid, sock = forked(main, [line])
     sock.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kerneltune.tools.backends.base import Backend, GpuInfo, GpuSetup, Sampler, StandIns
 
-RUNNER = "kerneltune.tools.backends.cuda.main:main"  # entry of the process that replays plans on the device
+RUNNER = "kerneltune.tools.backends.cuda.runner:main"  # entry of the process that replays plans on the device
 
 
 def gpu_info() -> "GpuInfo | None":

@@ -51,7 +51,7 @@ class Entry(NamedTuple):
     backward: bool = False
 
 
-class Kernel(NamedTuple):
+class PackagedKernel(NamedTuple):
     """A kernel, and the task that it was verified for. `folds`: whether the reference gives the same for more leading
     dimensions than were verified; `keeps`: whether the host code may keep something between calls; `launched`: kernels
     whose launches torch.compile can see."""
@@ -78,7 +78,7 @@ PARAMETERS: dict[str, Any] = {}  # of the forward that the kernel stands in for
 CALLED, CALLED_WITH = "", PARAMETERS  # the function of the reference that Model.forward calls and nothing else; its own
 TOLERANCE = 0.0  # of `python FILE`: an error, as a share of the value and the root mean square of its output
 VERIFIED: list[Entry] = []
-KERNELS: list[Kernel] = []
+KERNELS: list[PackagedKernel] = []
 # end of facts
 
 _HELD = "forward_model."  # before the names of a forward's state in the task of its gradients

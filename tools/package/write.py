@@ -21,7 +21,7 @@ from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import CannotPackage, TaskError
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.task.load import FLAGS, MAIN, assignments
-from kerneltune.tools.task.write import RENAMED, parts_of, with_names
+from kerneltune.tools.task.write import parts_of, with_forward_names
 
 _TOLERANCES = {
     "float64": 1e-9,
@@ -103,7 +103,7 @@ def _kernel(its: VerifiedKernel) -> str:
     folds = its.task.batch is not None and its.task.batch.folds
     facts = f"folds={folds}, keeps={keeps(its.source)}, launched={launched(its.source)!r}"
     texts = f"source={_literal(its.source)},\n    reference={_literal(its.task.source)}"
-    return f"    Kernel({facts},\n    {texts}),\n"
+    return f"    PackagedKernel({facts},\n    {texts}),\n"
 
 
 def _all_entries(kernels: Sequence[VerifiedKernel], forwards: int) -> list[str]:
@@ -119,7 +119,7 @@ def _all_entries(kernels: Sequence[VerifiedKernel], forwards: int) -> list[str]:
 
 def _require_gradients(task: TaskSpec, forward: TaskSpec) -> None:
     """Raise CannotPackage where a task is not that of the other one's gradients."""
-    wanted = ast.parse(with_names(forward.source, RENAMED)).body
+    wanted = ast.parse(with_forward_names(forward.source)).body
     found = ast.parse(task.source).body[: len(wanted)]
 
     def code(body: Sequence[ast.stmt]) -> list[str]:

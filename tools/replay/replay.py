@@ -190,7 +190,6 @@ class Replay:
         self._empty: set[int] = set()  # made by an allocation step: ours to poison
         self._adopted: set[int] = set()  # results of library operators: a new tensor each time
         self._pristine: dict[int, torch.Tensor] = {}
-        self.turn = 0
         for storage in plan.storages:
             self._bind_given(storage, storages)
         for number, flat in (bound or {}).items():
@@ -223,15 +222,6 @@ class Replay:
         """The outputs as they are now."""
         return map_outputs(self.plan.outputs, self.view)
 
-    def reset(self, turn: int) -> None:
-        """Before a run: nothing that an earlier run wrote remains. Poison what the plan allocates as empty, restore
-        what the constructor made."""
-        self.turn = turn
-        for number in self._empty:
-            poison(self._flat[number], turn)
-        for number, flat in self._pristine.items():
-            self._flat[number].copy_(flat)
-
     def again(self) -> Any:
         """Run one forward more, as a caller's next call would be: what is kept between calls is as the last one left
         it. None where that is what it was, so that nothing can come out otherwise."""
@@ -240,7 +230,7 @@ class Replay:
         if all(torch.equal(flat.cpu(), pristine[n].cpu()) for n, flat in kept):
             return None
         for number in self._empty:
-            poison(self._flat[number], self.turn + 1)
+            poison(self._flat[number], 1)
         return self.run()
 
     def _bind_given(self, storage: Storage, storages: Mapping[str, torch.Tensor]) -> None:
@@ -307,7 +297,7 @@ class Replay:
             self._make(ref)
             self._empty.add(ref.storage)
             if self._poisons:
-                poison(self._flat[ref.storage], self.turn)
+                poison(self._flat[ref.storage], 0)
 
     def _make(self, ref: TensorRef) -> torch.Tensor:
         if ref.storage not in self._flat:

@@ -151,14 +151,11 @@ class SpeedOfLight:
     memory_us    every byte once at the data sheet's bandwidth
     compute_us   every multiply-add at the data sheet's rate of the declared precision
     measured_us  as the larger of the two, but at the measured copy bandwidth; None where nobody measured it
-    least_us     below this a time is impossible: outputs that fit the L2 need not have left it when the clock stops,
-                 and multiply-adds are left out, since an algorithm may need fewer than the reference does
     """
 
     memory_us: float
     compute_us: float
     measured_us: float | None
-    least_us: float
 
     @property
     def us(self) -> float:
@@ -183,8 +180,7 @@ def speed_of_light(case: CaseSpec, gpu: Gpu, precision: str) -> SpeedOfLight:
     measured = None
     if gpu.measured_copy_gbps is not None:
         measured = max(case.bytes_moved / (gpu.measured_copy_gbps * 1e3), compute_us)
-    kept = min(tree_bytes(case.outputs), gpu.l2_bytes)
-    return SpeedOfLight(memory_us, compute_us, measured, (case.bytes_moved - kept) / (gpu.bandwidth_gbps * 1e3))
+    return SpeedOfLight(memory_us, compute_us, measured)
 
 
 # precision -> the rates by which it can be had, and how many products of that kind one takes. A float16 has the 11 bits

@@ -303,7 +303,6 @@ class InterpretRequest:
 
     plan: Plan
     names: tuple[str, ...]
-    repeats: int = 1
     most_programs: int = 0
     parts: tuple[MemoryPart, ...] = ()
     sample_s: float = 0.0
@@ -491,15 +490,12 @@ class Warm:
 
 @dataclass(frozen=True)
 class Baselines:
-    """Time per forward of each baseline, what this session can tell apart (relative), and measured copy bandwidth."""
+    """Time per forward of each baseline, and how long each took to build; those that are `pending` are not ready."""
 
     times_us: dict[str, float] = field(default_factory=dict)
-    resolution: float = 0.0
-    copy_gbps: float = 0.0
     notes: tuple[str, ...] = ()
     problem: str | None = None
     build_s: dict[str, float] = field(default_factory=dict)
-    null_launch_us: float = 0.0
     pending: tuple[str, ...] = ()
     kind: Literal["baselines"] = "baselines"
 

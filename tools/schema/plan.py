@@ -441,13 +441,13 @@ def live_steps(forward: ForwardPass) -> list[bool]:
     usage = [_usage(step, forward) for step in forward.steps]
     wanted = set(forward.outputs)
     for _ in range(_MOST_ROUNDS):
-        alive, read = _backwards(forward, usage, wanted)
+        alive, read = _backwards(usage, wanted)
         kept = read - set(forward.made) - set(forward.inputs)
         if kept <= wanted:
             return alive
         wanted |= kept
     mentioned = set[int]().union(*(step.mentions for step in usage))
-    return _backwards(forward, usage, wanted | mentioned - set(forward.made) - set(forward.inputs))[0]
+    return _backwards(usage, wanted | mentioned - set(forward.made) - set(forward.inputs))[0]
 
 
 _MOST_ROUNDS = 16  # then all that is kept is wanted: 6,000 launches in a chain would take 6,000 rounds
@@ -467,7 +467,7 @@ class _Usage:
         return self.reads | self.writes | self.names
 
 
-def _backwards(forward: ForwardPass, usage: Sequence[_Usage], wanted: Iterable[int]) -> tuple[list[bool], set[int]]:
+def _backwards(usage: Sequence[_Usage], wanted: Iterable[int]) -> tuple[list[bool], set[int]]:
     """Find the live steps, and all storages that those read, when `wanted` is wanted at the end."""
     needed, mentioned, read = set(wanted), set(wanted), set[int]()
     alive = [False] * len(usage)

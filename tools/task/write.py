@@ -1037,7 +1037,7 @@ def backward_source(task: TaskSpec, source: str) -> str:
         cotangents=cotangents,
         held=FORWARD,
         has_init="get_init_inputs" in taken,
-        source=with_names(source, RENAMED).strip(),
+        source=with_forward_names(source).strip(),
         words=_harmless(task.name),
     )
     return text.rstrip("\n") + "\n"
@@ -1064,13 +1064,13 @@ def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
     return tokenize.generate_tokens(io.StringIO(source).readline)
 
 
-def with_names(source: str, renamed: Mapping[str, str]) -> str:
-    """The source with other names for some things, and as it was written otherwise."""
+def with_forward_names(source: str) -> str:
+    """The source with the names of RENAMED, and as it was written otherwise."""
     lines = list(io.StringIO(source))  # as tokens count them
-    found = [t for t in _tokens(source) if t.type == tokenize.NAME and t.string in renamed]
+    found = [t for t in _tokens(source) if t.type == tokenize.NAME and t.string in RENAMED]
     for token in reversed(found):
         (row, start), (_, end) = token.start, token.end
-        lines[row - 1] = lines[row - 1][:start] + renamed[token.string] + lines[row - 1][end:]
+        lines[row - 1] = lines[row - 1][:start] + RENAMED[token.string] + lines[row - 1][end:]
     return "".join(lines)
 
 

@@ -321,6 +321,11 @@ def _described(value: Any, tape: Tape) -> TensorRef:
 
 def _argument(value: Any, kind: str, tape: Tape) -> LaunchArg:
     if hasattr(value, "block_shape") and hasattr(value, "base"):
+        if getattr(value, "round_f32_to_tf32", False):
+            raise Refused(
+                "a tensor descriptor with round_f32_to_tf32=True: a launch plan cannot say that its loads round; leave "
+                "it out, and say by input_precision what tl.dot may do"
+            )
         described = _described(value, tape)
         return DescriptorArg(described, tuple(value.block_shape), str(getattr(value, "padding", "zero")))
     tensor = getattr(value, "base", value)  # triton.reinterpret wraps a tensor

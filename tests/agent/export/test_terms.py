@@ -4,30 +4,28 @@ from kerneltune.agent.export.provenance import PROVIDERS, provider_of, terms_of
 
 
 @pytest.mark.parametrize(
-    ("author", "model", "provider"),
+    ("author", "provider"),
     [
-        ("anthropic:claude-x", "", "anthropic"),
-        ("anthropic", "", "anthropic"),
-        ("openai:gpt-x", "", "openai"),
-        ("offline", "", "offline"),
-        ("chat:qwen3-coder", "", "chat"),
-        ("chat:qwen/qwen3", "qwen/qwen3", "chat"),
-        ("chat:", "", "chat"),
-        ("chat:anthropic/claude-x", "", "anthropic"),
-        ("chat:local", "gpt-5-mini", "openai"),
-        ("chat:openai/gpt-oss-120b", "", "chat"),
-        ("chat:gpt2", "", "chat"),
-        ("scripted:story.jsonl", "", "scripted"),
-        ("scripted:claude-story.jsonl", "claude-story.jsonl", "scripted"),
-        ("scripted:story.jsonl", "claude-x", "anthropic"),
-        ("Anthropic:claude", "", "anthropic"),
-        ("somebody", "", "other"),
-        ("", "", "other"),
-        (":", "", "other"),
+        ("anthropic:claude-x", "anthropic"),
+        ("anthropic", "anthropic"),
+        ("openai:gpt-x", "openai"),
+        ("offline", "offline"),
+        ("chat:qwen3-coder", "chat"),
+        ("chat:qwen/qwen3", "chat"),
+        ("chat:openai/gpt-5-mini", "openai"),
+        ("chat:", "chat"),
+        ("chat:anthropic/claude-x", "anthropic"),
+        ("chat:openai/gpt-oss-120b", "chat"),
+        ("chat:gpt2", "chat"),
+        ("scripted:claude-story.jsonl", "scripted"),
+        ("Anthropic:claude", "anthropic"),
+        ("somebody", "other"),
+        ("", "other"),
+        (":", "other"),
     ],
 )
-def test_the_provider_is_whose_terms_hold(author: str, model: str, provider: str) -> None:
-    assert provider_of(author, model) == provider
+def test_the_provider_is_whose_terms_hold(author: str, provider: str) -> None:
+    assert provider_of(author) == provider
     assert provider in PROVIDERS
 
 

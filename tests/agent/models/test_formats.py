@@ -184,12 +184,11 @@ def test_effort_and_thinking_are_asked_for_as_the_capabilities_say() -> None:
     assert "strict" not in old["tools"][0]
 
 
-def test_facts_name_limits_efforts_and_a_date_of_retirement() -> None:
+def test_facts_name_limits_and_a_date_of_retirement() -> None:
     with LlmServer([], "anthropic") as server:
         facts = model_of(server).facts()
         old = model_of(server, "anthropic:claude-sonnet-4-5").facts()
     assert (facts.max_input_tokens, facts.max_output_tokens) == (200_000, 64_000)
-    assert facts.efforts == ("low", "medium", "high", "max")
     assert facts.notes == ()
     assert "claude-sonnet-4-5 retires on 2026-11-30" in old.notes
     with LlmServer([], "chat") as server:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from kerneltune.tools.backends.base import CompiledImage
-from kerneltune.tools.backends.cuda.stage import CheckedPlan
+from kerneltune.tools.backends.cuda.runner import CheckedPlan
 from kerneltune.tools.backends.runner_messages import (
     BufferRegion,
     Done,

@@ -57,7 +57,7 @@ def test_rows_that_lie_apart_stay_apart_and_what_is_broadcast_stays_broadcast(ba
     assert (padded.stride(), repeated.stride()) == ((56, 1), (0, 1))
     assert not torch.equal(padded.nan_to_num(), whole[:, :50])
     assert torch.equal(padded.as_strided((5, 6), (56, 1), 50), whole[:5, 50:])  # not memory of the judge's own
-    probed = with_leaves((whole[:, :50],), "input", {"input:0": torch.ones(6, 50)})
+    probed = with_leaves((whole[:, :50],), {"input:0": torch.ones(6, 50)})
     assert probed[0].stride() == (56, 1)
 
 

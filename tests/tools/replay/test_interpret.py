@@ -5,6 +5,7 @@ import torch
 
 from kerneltune.tools.replay.interpret import interpret, sample
 from kerneltune.tools.schema.messages import InterpretRequest
+from kerneltune.tools.schema.verdict import Status
 from tests.tools.conftest import Trace, tensor
 
 COPY_BY_DESCRIPTORS = """
@@ -33,6 +34,15 @@ def test_host_made_descriptors_carry_every_dtype(trace: Trace, dtype: str) -> No
     answer, blobs = interpret(InterpretRequest(reply.plans[0], ("input:0",)), [data])
     assert (answer.problem, answer.detail) == (None, "")
     assert blobs[0].tobytes() == data
+
+
+def test_a_descriptor_that_rounds_to_tf32_is_rejected_as_a_plan_cannot_say_so(trace: Trace) -> None:
+    """Judged without that it would be right, and in its user's program it would not be."""
+    rounding = COPY_BY_DESCRIPTORS.replace("[4, 64])", "[4, 64], round_f32_to_tf32=True)")
+    reply = trace(rounding, tensor(16, 64))
+    assert reply.failure is not None
+    assert reply.failure.status is Status.REJECTED
+    assert "round_f32_to_tf32" in reply.failure.message
 
 
 OVERLAPPING = """

@@ -98,7 +98,6 @@ def test_a_bound_output_lies_in_the_caller_s_memory() -> None:
     plan = make_plan([X, Y], [empty(ref(1, 4)), doubling(ref(0, 4), ref(1, 4))], ref(1, 4))
     mine = torch.zeros(512, dtype=torch.uint8)
     replay = Replay(plan, "cpu", Doubling(), {"input:0": as_bytes(1, 2, 3, 4)}, bound={1: mine[:16]})
-    replay.reset(1)
     replay.run()
     assert mine[:16].view(torch.float32).tolist() == [2, 4, 6, 8]
     assert not mine[16:].any()
@@ -151,22 +150,9 @@ def test_a_fill_is_done_again_in_the_same_memory_in_every_run(op: str, args: tup
     plan = make_plan([X, Y], [Aten(op, args, {}, (ref(1, 4),))], ref(1, 4))
     replay = Replay(plan, "cpu", None, {"input:0": as_bytes(1, 2, 3, 4)})
     first = replay.run()
-    replay.reset(1)
+    first.zero_()
     assert replay.run().tolist() == [value] * 4
     assert replay.run().data_ptr() == first.data_ptr()
-
-
-def test_reset_restores_what_the_constructor_made_and_poisons_the_rest() -> None:
-    kept = Storage(1, 16, "prepared")
-    prepare = [Aten("aten::full", ([4], 5), {}, (ref(1, 4),))]
-    run = [empty(ref(2, 4)), Aten("aten::add_.Tensor", (tagged(ref(1, 4)), 1), {}, (ref(1, 4),))]
-    replay = Replay(make_plan([X, kept, Z], run, ref(1, 4), prepare), "cpu", None, {"input:0": as_bytes(0, 0, 0, 0)})
-    replay.prepare()
-    assert replay.run().tolist() == [6.0] * 4
-    assert replay.run().tolist() == [7.0] * 4
-    replay.reset(0)
-    assert replay.run().tolist() == [6.0] * 4
-    assert replay.view(ref(2, 4)).isnan().all()
 
 
 def test_a_second_replay_shares_constants_and_prepared_storages() -> None:

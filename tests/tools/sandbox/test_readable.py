@@ -22,7 +22,7 @@ IMPORTED = {
     Profile.TRACER: (f"{T}/sandbox/wire.py", f"{T}/trace/tracer.py", f"{T}/schema/gpus.py"),
     Profile.COMPILER: (f"{T}/sandbox/wire.py", f"{T}/compile/compiler.py", f"{T}/schema/gpus.py"),
     Profile.INTERPRETER: (f"{T}/sandbox/wire.py", f"{T}/replay/replay.py", f"{T}/languages/triton/ttir/interpreter.py"),
-    Profile.RUNNER: (f"{T}/sandbox/wire.py", f"{T}/replay/replay.py", f"{T}/backends/cuda/main.py"),
+    Profile.RUNNER: (f"{T}/sandbox/wire.py", f"{T}/replay/replay.py", f"{T}/backends/cuda/runner.py"),
 }
 PRIVATE = (
     *(f"{T}/tasks/softmax.py", f"{T}/judge/service/cpu_judge.py", "tools/tasks/softmax.py", "README.md"),
@@ -32,7 +32,7 @@ PRIVATE = (
 )
 FOREIGN_PARTS = {
     Profile.TRACER: f"{T}/languages/triton/ttir/ir.py",
-    Profile.COMPILER: f"{T}/backends/cuda/main.py",
+    Profile.COMPILER: f"{T}/backends/cuda/runner.py",
     Profile.RUNNER: f"{T}/languages/triton/ttir/ir.py",
 }
 

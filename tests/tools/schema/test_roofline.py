@@ -35,12 +35,6 @@ def test_a_large_bfloat16_matmul_is_bound_by_compute() -> None:
     assert light.us == pytest.approx(1112, rel=0.01)
 
 
-def test_an_output_that_stays_in_the_l2_does_not_make_a_time_impossible() -> None:
-    small = case((1024, 1024), bytes_moved=2 * 4 * 1024**2)
-    light = speed_of_light(small, H200, "float32")
-    assert light.least_us == pytest.approx(light.memory_us / 2)
-
-
 def test_no_kernel_of_scaled_float16_is_faster_than_the_light_of_the_precision_that_it_has() -> None:
     assert rate_tflops(H200, "float32") == pytest.approx(H200.tflops["float16"] / 3)
     assert rate_tflops(H200, "tf32_ok") == H200.tflops["float16"]

@@ -47,7 +47,7 @@ def explain(
     `uneven` rows and tiles whose error is too large as a whole; `before` is what the output held before the
     candidate ran; `operands` how much relative noise on the operands moves each element, by which the arithmetic is
     recognised."""
-    hint = _pattern(exact, got, wrong, before) or _relation(exact, got, operands)
+    hint = _pattern(got, wrong, before) or _relation(exact, got, operands)
     if not bool(wrong.any()) and uneven is not None:
         size = f"error {_relative_error(exact, got):.1e} of the values (root mean square)"
         return "; ".join(filter(None, (f"too imprecise in {_blocks(uneven)}: {size}", hint)))
@@ -76,7 +76,7 @@ def _worst(exact: Tensor, got: Tensor, wrong: Tensor) -> str:
     return f"worst {where}expected {exact.flatten()[flat].item():.9g}, got {got.flatten()[flat].item():.9g}"
 
 
-def _pattern(exact: Tensor, got: Tensor, wrong: Tensor, before: Tensor | None) -> str:
+def _pattern(got: Tensor, wrong: Tensor, before: Tensor | None) -> str:
     """The first of the known patterns that fits, or nothing."""
     hints = (_unwritten(got, wrong, before), _not_finite(got, wrong), _constant(got), _region(wrong))
     return next(filter(None, hints), "")

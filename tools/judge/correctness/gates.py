@@ -151,7 +151,8 @@ def reached(
 ) -> GateOutcome:
     """Put one output through the gates, a block of rows at a time. `extra`: its "noise" and "slack", if any; `kept`:
     its budgets where they are kept; those that are missing are added."""
-    expected = _of_one_output(expected, exact)
+    longest = max(expected.reduction_length, expected.read // max(1, exact.numel()))
+    expected = replace(expected, reduction_length=longest)
     true, trusted, given = (as_rows(tensor) for tensor in (exact, native, got))
     more = {name: as_rows(tensor) for name, tensor in extra.items()}
     step = max(1, CHUNK // max(1, true.shape[1]))
@@ -181,21 +182,6 @@ def reached(
         tiles=torch.cat([chunk.tiles for chunk in chunks]),
         note=next((chunk.note for chunk in chunks if chunk.note), ""),
     )
-
-
-def element_ratios(
-    expected: Expected, native: Tensor, exact: Tensor, got: Tensor, extra: Mapping[str, Tensor]
-) -> Tensor:
-    """Error by budget of every element of one output, all at once: for small cases."""
-    expected = _of_one_output(expected, exact)
-    true, trusted, given = (as_rows(tensor) for tensor in (exact, native, got))
-    budget = _Budget(expected, true, trusted, {name: as_rows(tensor) for name, tensor in extra.items()})
-    return budget.ratios(*_Errors(given, true).sizes(budget))[0].reshape(exact.shape)
-
-
-def _of_one_output(expected: Expected, exact: Tensor) -> Expected:
-    longest = max(expected.reduction_length, expected.read // max(1, exact.numel()))
-    return replace(expected, reduction_length=longest)
 
 
 class _Errors:

@@ -607,9 +607,9 @@ def probes(found: Sequence[Contraction], leaves: Leaves, seed: int, *, left: boo
     return []
 
 
-def with_leaves(tree: Tree, origin: str, leaves: Leaves) -> Tree:
-    """The tree with new values for the tensors that are named."""
-    return map_leaves(lambda path, tensor: laid_out(leaves.get(f"{origin}:{path}", tensor), tensor), tree)
+def with_leaves(tree: Tree, leaves: Leaves) -> Tree:
+    """The inputs with new values for the tensors that are named."""
+    return map_leaves(lambda path, tensor: laid_out(leaves.get(f"input:{path}", tensor), tensor), tree)
 
 
 def is_exact(values: Tree, stored: Tree) -> bool:

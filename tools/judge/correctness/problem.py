@@ -482,7 +482,7 @@ class LoadedCase(ReferenceModel):
         for probe, single in self._probes(own, seed, left=battery == "one_hot_left"):
             self.reseed(seed)
             self._put({name[6:]: t for name, t in probe.leaves.items() if name.startswith("state:")})
-            inputs = tuple(with_leaves(own, "input", probe.leaves))
+            inputs = tuple(with_leaves(own, probe.leaves))
             regime = self._regime_of(probe, inputs, single=single)
             if regime is not None:
                 return self._drawn(seed, battery, inputs, regime)
@@ -550,7 +550,7 @@ class LoadedCase(ReferenceModel):
                 for name, tensor in model.named_parameters():
                     tensor.copy_(numbering.numbered(f"state:{name}", tensor))
                 inputs = {name: numbering.numbered(name, t) for name, t in free.items() if name.startswith("input:")}
-                arguments = map_tensors(widened, with_leaves(own, "input", inputs))
+                arguments = map_tensors(widened, with_leaves(own, inputs))
                 del inputs
                 with numbering:
                     self._forward(model, tuple(arguments))

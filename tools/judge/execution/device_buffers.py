@@ -149,11 +149,6 @@ class OutputBuffers:
         poison(copy, turn)
         return self.tree(slot, copy)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of pages."""
-        return self.buffer.nbytes
-
     def shared(self, fds: list[int]) -> Shared:
         """What a runner needs to map it; appends a descriptor for it to `fds`."""
         return self.buffer.share(fds, writable=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from kerneltune.tools.judge.correctness.comparison import compare
-from kerneltune.tools.judge.correctness.gates import Expected, as_rows, element_ratios
+from kerneltune.tools.judge.correctness.gates import as_rows
 from kerneltune.tools.judge.correctness.problem import Problem, expanded, is_small
 from kerneltune.tools.judge.correctness.reference_model import Drawn
 from kerneltune.tools.judge.correctness.tree import Tree, is_finite, leaves, map_leaves, map_tensors, tensors
@@ -24,51 +24,22 @@ from kerneltune.tools.task.load import TaskFile
 _GB = 1e9
 _LEAST_HELD = 2  # times a case's inputs, parameters and outputs: what is timed, and the reference run on a copy of it
 _CONTEXTS_BYTES = 1 << 30  # the driver itself, in the judge and in the runner
-_WIDE = ("float32", "float64")
-_STEPS = {True: 0.01, False: 0.25}  # relative change, by whether the arithmetic is wide
-_ENOUGH = {True: 20.0, False: 1.0}  # budgets that half of the elements that move at all must move by
 
 
-@dataclass(frozen=True)
-class Sensitivity:
-    """How far the output moves when one operand ("input:0", "state:weight") changes a little: `touched`, the share of
-    elements that move at all, and `budgets`, the median over those of movement / tolerance. `dead`: even quite other
-    values of it are within the tolerance."""
-
-    operand: str
-    touched: float
-    budgets: float
-    dead: bool
-    enough: float
-
-    @property
-    def weak(self) -> bool:
-        """Whether an error of about one per cent in this operand could go unnoticed."""
-        return self.budgets < self.enough
-
-
-def sensitivities(problem: Problem) -> list[Sensitivity]:
-    """Sensitivity of the answer to every operand, on the task's own inputs; empty when the task gives none."""
+def operands_that_matter(problem: Problem) -> dict[str, bool]:
+    """Whether the answer depends on each operand ("input:0", "state:weight"): where it does not, quite other values of
+    it are within the tolerance. On the task's own inputs; empty when it gives none."""
     drawn = problem.draw(seed=1)
     if drawn is None:
-        return []
-    expected = problem.expect(drawn.inputs)
-    return list(_all(problem, drawn, expected))
-
-
-def _all(problem: Problem, drawn: Drawn, expected: Expected) -> Iterator[Sensitivity]:
-    floats = [t.dtype for t in tensors(expected.native) if t.is_floating_point()]
-    wide = problem.precision in _WIDE and all(dtype in (torch.float32, torch.float64) for dtype in floats)
-    other = problem.inputs(drawn.seed + 1) or ()
+        return {}
+    expected, other = problem.expect(drawn.inputs), problem.inputs(drawn.seed + 1) or ()
+    found = {}
     for operand, tensor in _operands(drawn):
         generator = Generator(tensor.device).manual_seed(drawn.seed)
-        little = _moved(problem, drawn, operand, _nudged(tensor, _STEPS[wide], generator))
-        quite = _moved(problem, drawn, operand, _other(operand, tensor, other, generator))
-        if little is None or quite is None:
-            continue  # outside of what the reference is defined for
-        touched, budgets = _movement(expected, little)
-        dead = compare(expected, quite).ok
-        yield Sensitivity(operand, touched, budgets, dead, _ENOUGH[wide] if tensor.is_floating_point() else 0.0)
+        moved = _moved(problem, drawn, operand, _other(operand, tensor, other, generator))
+        if moved is not None:  # else outside of what the reference is defined for
+            found[operand] = not compare(expected, moved).ok
+    return found
 
 
 def _operands(drawn: Drawn) -> Iterator[tuple[str, Tensor]]:
@@ -77,14 +48,6 @@ def _operands(drawn: Drawn) -> Iterator[tuple[str, Tensor]]:
     for name, leaf in named:
         if isinstance(leaf, Tensor) and leaf.numel() and not leaf.is_complex():
             yield name, leaf
-
-
-def _nudged(tensor: Tensor, step: float, generator: Generator) -> Tensor:
-    """Relative changes of random sign; integers stay."""
-    if not tensor.is_floating_point():
-        return tensor
-    signs = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device) * 2 - 1
-    return tensor.double() * (1 + step * signs)
 
 
 def _other(operand: str, tensor: Tensor, other: Tree, generator: Generator) -> Tensor:
@@ -110,23 +73,6 @@ def _moved(problem: Problem, drawn: Drawn, operand: str, values: Tensor) -> Tree
         return None
     finally:
         problem.restore(drawn)
-
-
-def _movement(expected: Expected, moved: Tree) -> tuple[float, float]:
-    shares, ratios = [], []
-    pairs = zip(tensors(expected.native), tensors(expected.values), tensors(moved), strict=True)
-    noise = list(tensors(expected.noise)) if expected.noise is not None else []
-    for place, (native, exact, got) in enumerate(pairs):
-        if not native.is_floating_point() or not native.numel():
-            continue
-        found = element_ratios(expected, native, exact, got, {"noise": noise[place]} if noise else {})
-        touched = got.double() != exact.to(native.dtype).double()
-        shares.append(touched.double().flatten())
-        ratios.append(found[touched])
-    if not shares:
-        return 0.0, 0.0
-    every = torch.cat(ratios)
-    return float(torch.cat(shares).mean()), float(every.median()) if every.numel() else 0.0
 
 
 @dataclass(frozen=True)
@@ -184,13 +130,13 @@ def warnings_of(task: TaskFile, spec: TaskSpec) -> list[str]:
         results = list(_case(problem, ("own",)))
         if _passing(results):  # the other batteries may still catch it
             results += _case(problem, CORE[1:])
-        dead = [s.operand for s in sensitivities(problem) if s.dead] if not problem.slow else []
+        matter = operands_that_matter(problem) if not problem.slow else {}
     except TaskError as error:
         return [f"the task could not be examined: {error}"]
     names = [name for _, name in _passing(results)]
     more = f" (and {len(names) - 1} other null kernels)" if len(names) > 1 else ""
     notes = [f"a kernel that {_MEANING[name]} passes case {case} with all inputs{more}" for name in names[:1]]
-    if dead:
+    if dead := [operand for operand, matters in matter.items() if not matters]:
         notes.append(f"a kernel may leave out {', '.join(dead)}: case {case} does not depend on it")
     doubts = [f"{note}; verdicts mean little" for note in notes]
     if problem.slow:

@@ -254,14 +254,10 @@ class JudgeSession:
         except (torch.OutOfMemoryError, DeviceError) as error:
             self._backend.synchronize()
             return Baselines(problem=f"the timed case does not fit this GPU's memory beside its baselines: {error}")
-        first = setups[0]
         return Baselines(
             weighted_us(setups),
-            max(setup.resolution for setup in setups),
-            first.copy_gbps,
-            tuple(dict.fromkeys(note for setup in setups for note in setup.context.notes)),
-            build_s={name: sum(s.build_s.get(name, 0.0) for s in setups) for name in first.build_s},
-            null_launch_us=first.null_launch_us,
+            notes=tuple(dict.fromkeys(note for setup in setups for note in setup.context.notes)),
+            build_s={name: sum(s.build_s.get(name, 0.0) for s in setups) for name in setups[0].build_s},
             pending=tuple(dict.fromkeys(name for setup in setups for name in setup.pending)),
         )
 

@@ -165,11 +165,6 @@ class Baseline:
         self._reset: Callable[[], object] = self._clear
         self.graphed = self._build()
 
-    @property
-    def slots(self) -> int:
-        """How many launches a pass makes."""
-        return len(self._trees)
-
     def _build(self) -> bool:
         with declared_arithmetic(self._problem):
             for _ in range(3):

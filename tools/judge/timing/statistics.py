@@ -53,11 +53,6 @@ class Interval:
     low: float
     high: float
 
-    @property
-    def half_width(self) -> float:
-        """Half the width of the interval."""
-        return (self.high - self.low) / 2
-
 
 def palindrome(arms: Sequence[str], rng: random.Random) -> list[str]:
     """A secret order of the arms and then its mirror image: A B C C B A."""
@@ -66,30 +61,26 @@ def palindrome(arms: Sequence[str], rng: random.Random) -> list[str]:
     return order + order[::-1]
 
 
-def nested_median(groups: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = _RESAMPLES) -> Interval:
+def nested_median(groups: Sequence[Sequence[float]]) -> Interval:
     """The median of the groups' medians, and its 95 % interval when groups are resampled and then the values inside
     each: what differs from process to process (where memory lies) widens it. Raises ValueError without values."""
-    return weighted_mean([(1.0, groups)], seed=seed, resamples=resamples)
+    return weighted_mean([(1.0, groups)])
 
 
 def weighted_mean(
-    cases: Sequence[tuple[float, Sequence[Sequence[float]]]],
-    value_of: Callable[[float], float] = float,
-    *,
-    seed: int = 0,
-    resamples: int = _RESAMPLES,
+    cases: Sequence[tuple[float, Sequence[Sequence[float]]]], value_of: Callable[[float], float] = float
 ) -> Interval:
     """sum(weight x value) / sum(weights) over cases, where a case's value is `value_of` the median of its groups'
     medians; and its 95 % interval, for which every case is resampled by itself. Raises ValueError without values."""
     if not cases or not all(groups and all(groups) for _, groups in cases):
         raise ValueError("no values to take a median of")
-    whole, rng = sum(weight for weight, _ in cases), random.Random(seed)
+    whole, rng = sum(weight for weight, _ in cases), random.Random(0)
 
     def mean(median_of: Callable[[Sequence[Sequence[float]]], float]) -> float:
         return sum(weight * value_of(median_of(groups)) for weight, groups in cases) / whole
 
-    means = sorted(mean(lambda groups: _resampled(groups, rng)) for _ in range(resamples))
-    return Interval(mean(_centre), means[int(0.025 * resamples)], means[int(0.975 * resamples) - 1])
+    means = sorted(mean(lambda groups: _resampled(groups, rng)) for _ in range(_RESAMPLES))
+    return Interval(mean(_centre), means[int(0.025 * _RESAMPLES)], means[int(0.975 * _RESAMPLES) - 1])
 
 
 def _centre(groups: Sequence[Sequence[float]]) -> float:
@@ -166,10 +157,6 @@ class RoundSeries:
         throttled = sum(r.throttled for r in self.rounds)
         return throttled > max(1.0, _MOST_DISCARDED * len(self.rounds)) or not self.kept
 
-    def ratio(self, baseline: str) -> Interval:
-        """ln(baseline / candidate) over the rounds."""
-        return ratio_over([self], baseline)
-
     @property
     def enough(self) -> bool:
         """Whether the stop rule is met: enough rounds, and all intervals narrow or the time used up."""
@@ -184,14 +171,6 @@ class RoundSeries:
     def _half_width(self, baseline: str) -> float:
         """Half width of the ratio's interval, from order statistics: asked after every round, while the GPU waits."""
         return quick_half_width([r.log_ratio(baseline) for r in self.kept])
-
-    def microseconds(self, arm: str) -> Interval:
-        """Time per launch over all blocks of an arm."""
-        return microseconds_over([self], arm)
-
-    def comparisons(self) -> tuple[Comparison, ...]:
-        """Against each baseline, the fastest baseline first."""
-        return comparisons_over([self])
 
 
 def ratio_over(sessions: Sequence[RoundSeries], baseline: str) -> Interval:

@@ -169,7 +169,7 @@ def _compiled(library: ctypes.CDLL, program: Program, options: Sequence[str]) ->
         code = library.nvrtcCompileProgram(handle, len(options), _strings(options))
         if code:
             log = _taken(library, handle, "ProgramLog").decode(errors="replace")
-            raise NotCompiled(_failure(log, library.nvrtcGetErrorString(code).decode(), program))
+            raise NotCompiled(_failure(log, library.nvrtcGetErrorString(code).decode()))
         called = ctypes.c_char_p()
         if wanted and (code := library.nvrtcGetLoweredName(handle, wanted, ctypes.byref(called))):
             raise _unwilling(library, code)
@@ -238,7 +238,7 @@ class _Complaint:
         return self.words
 
 
-def _failure(log: str, general: str, program: Program) -> Failure:
+def _failure(log: str, general: str) -> Failure:
     found = [_complaint(match) for match in _ERROR.finditer(log[:MOST_LOG_BYTES])][:_MOST_ERRORS]
     if not found:
         words = log.strip()[:_MOST_OF_AN_ERROR] or general

@@ -562,7 +562,7 @@ class _GuessedForward:
     def lines(self) -> Iterator[str]:
         given = [p for n, t in zip(self.inputs, self.case.inputs, strict=True) for p, _ in tensors_in(n, t)]
         given += [f"self.{key}" for key in self.case.state]
-        outputs = self._outputs(given)
+        outputs = self._outputs()
         for name, made in outputs:
             yield f"{name} = {made}"
         passed = self._passed(given, [name for name, _ in outputs])
@@ -578,7 +578,7 @@ class _GuessedForward:
         many = isinstance(tree, list) or (isinstance(tree, dict) and "$tuple" in tree)
         yield f"return {tuple_of(names) if many else ', '.join(names)}"
 
-    def _outputs(self, given: Sequence[str]) -> list[tuple[str, str]]:
+    def _outputs(self) -> list[tuple[str, str]]:
         specs = [spec for _, spec in tensors_in("", self.case.outputs)]
         shapes = {
             path: spec for n, t in zip(self.inputs, self.case.inputs, strict=True) for path, spec in tensors_in(n, t)

@@ -230,7 +230,7 @@ def test_an_overflow_makes_history_of_everything_and_asks_again() -> None:
 
 
 def test_a_third_overflow_and_whatever_else_a_provider_cannot_do_is_raised() -> None:
-    for errors in ([ContextOverflow(word) for word in "abc"], [Unavailable("busy", 3.0)]):
+    for errors in ([ContextOverflow(word) for word in "abc"], [Unavailable("busy")]):
         made, _, _, _ = conversation(UPDATE, *errors)
         with pytest.raises(type(errors[-1])):
             hold(made)

@@ -3,7 +3,7 @@
 import pytest
 
 from kerneltune.tools.backends.cuda.memory import PAGE_BYTES
-from kerneltune.tools.backends.cuda.stage import group_times, index_storages, piece_for
+from kerneltune.tools.backends.cuda.runner import group_times, index_storages, piece_for
 from kerneltune.tools.backends.runner_messages import MOST_LAUNCHES, Resident, TimedBlock, Times, fits, launch_groups
 from kerneltune.tools.schema.plan import Aten, Kernel, Launch, Plan, Storage, TensorArg, TensorRef
 

@@ -35,7 +35,7 @@ from kerneltune.tools.languages.triton.ttir.ir import (
 )
 from kerneltune.tools.languages.triton.ttir.memory import Argument, DescriptorValue, Pointer
 from kerneltune.tools.languages.triton.ttir.ops_arith import ELEMENTWISE_OPS
-from kerneltune.tools.languages.triton.ttir.ops_memory import MEMORY_OPS, PAD_NAN, ROUND_TF32
+from kerneltune.tools.languages.triton.ttir.ops_memory import MEMORY_OPS, PAD_NAN
 from kerneltune.tools.languages.triton.ttir.ops_tensor import TENSOR_OPS
 from kerneltune.tools.languages.triton.ttir.values import scalar_array
 from kerneltune.tools.languages.triton.ttir.waiting import SideBySide, may_wait
@@ -176,18 +176,17 @@ def _descriptor(machine: KernelExecution, argument: DescriptorValue, kinds: Sequ
     strides once more.
     """
     address = machine.space.place(argument.base)
-    nan, tf32 = argument.padding == "nan", argument.round_f32_to_tf32
-    flags = (PAD_NAN if nan else 0) | (ROUND_TF32 if tf32 else 0)
+    nan = argument.padding == "nan"
     sizes, rank = [*argument.shape, *argument.strides], len(argument.shape)
     first = kinds[0]
     if isinstance(first, Desc):
         if first.block.shape != tuple(argument.block_shape) or scalar_name(first.block.element) != argument.dtype:
             raise TypeError(f"a descriptor of {argument.dtype} {tuple(argument.block_shape)} for type {first}")
-        head = [np.array([[address, flags, *sizes]], np.int64)]
+        head = [np.array([[address, PAD_NAN if nan else 0, *sizes]], np.int64)]
         numbers = sizes
     else:
         head = [np.array([address], np.int64)]
         booleans = sum(kind == Scalar("i1") for kind in kinds[1 + 2 * rank : 3 + 2 * rank])
-        numbers = [*sizes, *[nan, tf32][:booleans], *sizes]
+        numbers = [*sizes, *[nan, False][:booleans], *sizes]
     tail = kinds[1 : 1 + len(numbers)]
     return head + [scalar_array(number, kind) for number, kind in zip(numbers, tail, strict=True)]

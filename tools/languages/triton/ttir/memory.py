@@ -38,7 +38,6 @@ class DescriptorValue:
     block_shape: Sequence[int]
     dtype: str
     padding: str = "zero"
-    round_f32_to_tf32: bool = False
 
 
 Argument: TypeAlias = "Pointer | int | float | bool | DescriptorValue"

@@ -230,7 +230,7 @@ def rmw_kind(kind: str, element: Type) -> str:
 MEMORY_OPS |= {"tt.atomic_rmw": rmw, "tt.atomic_cas": cas}
 
 
-PAD_NAN, ROUND_TF32 = 1, 2
+PAD_NAN = 1
 
 
 def descriptor_type(kind: Type) -> Desc:
@@ -284,10 +284,7 @@ def _padding(desc: Array, kind: Desc) -> Array:
 def _read(frame: Frame, op: Op, args: list[Array], kind: Desc) -> Array:
     desc, *starts = args
     address, inside = place(desc, starts, kind)
-    found = gather(frame, address, inside, _padding(desc, kind), kind.block.element)
-    if stored_dtype(kind.block.element) == np.float32 and (desc[:, 1] & ROUND_TF32).any():
-        found = np.where((desc[:, 1] & ROUND_TF32).reshape(-1, *(1,) * (found.ndim - 1)) != 0, round_tf32(found), found)
-    return found
+    return gather(frame, address, inside, _padding(desc, kind), kind.block.element)
 
 
 def load_block(frame: Frame, op: Op, args: list[Array]) -> Array:
