@@ -177,6 +177,19 @@ def test_nobody_is_accused_on_a_host_whose_clock_disagrees_over_a_baseline_as_we
     assert verdict.timing is None
 
 
+@pytest.mark.parametrize("value", ["x * 2 + self.w", "(x + self.w).clamp(0, 0)"])
+def test_the_speed_of_light_of_an_answer_that_is_one_number_has_no_inputs_to_read(tmp_path: Path, value: str) -> None:
+    """KernelBench's level2/80: GELU of what is zero by construction. A kernel that wrote it was called impossible."""
+    path = tmp_path / "task.py"
+    path.write_text(TASK.replace("x * 2 + self.w", value))
+    with judging(find_task(str(path)), right) as bed:
+        setup = bed.judge.setups[0]
+        read = setup.task.main.bytes_moved - setup.output_bytes
+        assert read > 0
+        assert setup.roofline.bytes_moved == setup.output_bytes + (0 if "clamp" in value else read)
+        assert any("need not read" in note for note in setup.context.notes) is ("clamp" in value)
+
+
 def test_a_setup_that_gave_its_slots_up_places_them_anew_with_other_contents(task: TaskFile) -> None:
     with judging(task, right) as bed:
         setup = bed.judge.setups[0]

@@ -15,7 +15,7 @@ from kerneltune.tools.judge.correctness.comparison import ExpectedOutputs, Whole
 from kerneltune.tools.judge.correctness.gates import Expected, samples_for
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.reference_model import free_cached
-from kerneltune.tools.judge.correctness.tree import Tree
+from kerneltune.tools.judge.correctness.tree import Tree, tensors
 from kerneltune.tools.judge.execution.device_buffers import InputBuffers, OutputBuffers, without_data
 from kerneltune.tools.judge.execution.guard_pages import tree_bytes
 from kerneltune.tools.judge.timing.baselines import (
@@ -90,6 +90,7 @@ _AA_BLOCK_S = 0.003
 _SPACER_PAGES = 64
 _TIMED_SAMPLES = 6  # of a loss of 2,048 tokens over 128,256 words, 32 take 1.9 s, and a confirmation has 30 answers
 LARGE_BYTES = 1 << 30  # of inputs and outputs; above, slots and baselines are given up while a plan is checked
+_ORDERED = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32)
 TIMED = "timed"  # how a comparison of timed outputs is named among the input batteries
 
 
@@ -102,6 +103,17 @@ class BaselineSettings:
     ceilings: Ceilings | None = None
     gpu_name: str = ""
     notes: list[str] = field(default_factory=list)
+
+
+def _values(answer: Tree) -> list[float]:
+    """The number that each output consists of; nothing where one has several."""
+    found = []
+    for tensor in tensors(answer):
+        low, high = tensor.aminmax() if tensor.numel() and tensor.dtype in _ORDERED else (math.nan, math.nan)
+        found.append(float(low))
+        if low != high:
+            return []
+    return found
 
 
 class BenchmarkSetup:
@@ -134,6 +146,7 @@ class BenchmarkSetup:
         self._drawn = replace(drawn, inputs=without_data(drawn.inputs))
         native = self.problem.native(drawn.inputs)
         self.output_bytes, self._samples = tree_bytes(native), samples_for(native, self.problem.precision)
+        values = _values(native)
         del native
         self.eager_us = eager_us(backend, self.problem, drawn.inputs)
         self.l2_bytes = backend.l2_bytes()
@@ -149,6 +162,7 @@ class BenchmarkSetup:
         self._applies: dict[str, bool] = {}
         self.left_out: list[str] = []  # batteries that the timed case is not given for want of memory
         self.refresh(lambda number: seed + 1 + number)
+        self.is_constant = bool(values) and values == _values(self.problem.native(self.problem.inputs(seed + 1) or ()))
         self.use = GpuUse()  # who used the GPU while this was measured
         self._measure_gpu()
         self.build_s: dict[str, float] = {}
@@ -186,8 +200,13 @@ class BenchmarkSetup:
     def _measure_gpu(self) -> None:
         self.copy_gbps = self.backend.copy_gbps()
         self.null_launch_us = self.backend.null_launch_us()
+        main = replace(self.task.main, bytes_moved=self.output_bytes, flops=0) if self.is_constant else self.task.main
         self.roofline: RooflineBound = roofline_bound(
-            self.task, self._plans.gpu_name, self._plans.ceilings, self.output_bytes, self.copy_gbps
+            replace(self.task, cases=(main, *self.task.cases[1:])),
+            self._plans.gpu_name,
+            self._plans.ceilings,
+            self.output_bytes,
+            self.copy_gbps,
         )
 
     @property
@@ -204,7 +223,12 @@ class BenchmarkSetup:
             copy_gbps=self.copy_gbps,
             times_us=dict(self.times_us),
             build_s=dict(self.build_s),
-            notes=(*self.notes, *self._queue.notes(), *doubts(self.times_us, self.eager_us, self.roofline.us)),
+            notes=(
+                *self.notes,
+                *(["the answer is one number, whatever the inputs: a kernel need not read them"] * self.is_constant),
+                *self._queue.notes(),
+                *doubts(self.times_us, self.eager_us, self.roofline.us),
+            ),
             pending=self.pending,
         )
 
