@@ -201,6 +201,9 @@ def test_reading_a_value_that_depends_on_constants_only_is_allowed(trace: Trace)
         ("return torch.compile(torch.relu)(x)", "torch.compile"),
         ("self.n = getattr(self, 'n', 0) + 1; return scale(x, float(self.n))", "two traces"),
         ("return scale(x.cpu())", "is on the cpu device"),
+        ("torch.backends.cuda.matmul.allow_tf32 = True; return scale(x)", "sets TF32"),
+        ("torch.set_float32_matmul_precision('high'); return scale(x)", "sets TF32"),
+        ("torch.backends.fp32_precision = 'tf32'; return scale(x)", "sets TF32"),
     ],
 )
 def test_what_a_plan_cannot_say_is_rejected_in_plain_words(trace: Trace, body: str, words: str) -> None:
