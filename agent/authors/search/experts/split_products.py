@@ -521,6 +521,10 @@ def direct_kernel(
 
 
 def direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, transposed, groups):
+    if window[2] == 1 and not transposed and (s[1], s[2], p[2]) == (1, 1, 0):  # all rows as one, for they may be short
+        w = size[2]
+        window, size, out = (window[0], 1, window[1]), (size[0], 1, size[1] * w), (out[0], 1, out[1] * w)
+        s, p, d = (s[0], 1, 1), (p[0], 0, p[1] * w), (d[0], 1, d[1] * w)
     bo = min(DIRECT_CHANNELS if out[0] == 1 else DIRECT_CHANNELS // 2, triton.next_power_of_2(each))
     bc = min(256, triton.next_power_of_2(out[2]))
     br = min(DIRECT_PLACES * (4 if bo == 1 else 1) // bc, triton.next_power_of_2(out[0] * out[1]))

@@ -50,6 +50,7 @@ LAYERS = {
     "spaced": ("ConvTranspose2d(16, 20, 3, stride=2, padding=1, output_padding=1)", "2, 16, 5, 6"),
     "depthwise": ("Conv2d(6, 12, 3, stride=2, padding=1, groups=6)", "2, 6, 9, 37"),
     "single": ("Conv3d(6, 6, (3, 1, 3), padding=(1, 0, 2), dilation=(1, 1, 2), groups=6)", "1, 6, 4, 5, 7"),
+    "columns": ("Conv3d(3, 6, (2, 3, 1), padding=(0, 1, 0), dilation=(1, 2, 1))", "2, 3, 4, 7, 5"),
     "few": ("ConvTranspose3d(3, 20, 3, stride=(2, 1, 2), padding=1, output_padding=(1, 0, 1))", "2, 3, 4, 5, 6"),
     "few_grouped": ("ConvTranspose2d(16, 12, 3, padding=1, groups=4)", "2, 16, 5, 6"),
     "unreached": ("ConvTranspose1d(16, 20, 3, stride=2, padding=1, dilation=2)", "2, 16, 9"),
