@@ -115,7 +115,11 @@ def test_every_builtin_task_can_be_packaged_with_any_expert_kernel_and_says_both
 
 def held_in(text: str) -> list[tuple[str, str]]:
     """The sources of the kernels and of their references."""
-    calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "Kernel"]
+    calls = [
+        n
+        for n in ast.walk(ast.parse(text))
+        if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "PackagedKernel"
+    ]
     found = [{k.arg: ast.literal_eval(k.value) for k in call.keywords} for call in calls]
     return [(one["source"], one["reference"]) for one in found]
 
