@@ -3,20 +3,25 @@
     python -m benchmarks.chaos --minutes 60 --seed 1        an hour, two commands at a time
     python -m benchmarks.chaos --minutes 2 --seed 7 --keep /tmp/chaos
     python -m benchmarks.chaos --lanes 1 --kinds serve,agent,suite --accidents kill,kill_below      nothing else
+    python -m benchmarks.chaos --kinds serve,fleet --accidents kill,kill_judge,kill_actor           kill -9 by role
 
 Each lane runs one command after the other as a person does: runs of every author, what was killed resumed, files
 benched, exports, merges of two records, and looks at them; services and servers for agents, with a client each, and
-suites. While one runs, accidents happen to it, drawn from the seed:
-SIGKILL to it or to one of its processes, SIGSTOP for some seconds, Ctrl-C, SIGTERM, SIGHUP, a full disk, a wall clock
-that jumps by up to twenty years either way, another boot's monotonic clock, hardly any descriptors, file size or
-address space left. The disk is a tmpfs in a mount namespace of its own, the monotonic clock a time namespace; the wall
-clock is shifted by a library that the command's process loads, where there is a C compiler. Not covered: a power cut, a
-monotonic clock that jumps while a process runs, limits of cgroups.
+suites. A client of services goes on where a killed one left it: it sends again the files that it has no verdict on, and
+resumes its session. Fleets, which have to be named among --kinds and need `kerneltune[ray]`, are suites on three
+simulated nodes of a Ray cluster; they are the first lane's. While a command runs, accidents happen to it, drawn from
+the seed: SIGKILL to it, to one of its processes, to a judge or to an actor of Ray's that has one, SIGSTOP for some
+seconds, Ctrl-C, SIGTERM, SIGHUP, a full disk, a wall clock that jumps by up to twenty years either way, another boot's
+monotonic clock, hardly any descriptors, file size or address space left. The disk is a tmpfs in a mount namespace of
+its own, the monotonic clock a time namespace; the wall clock is shifted by a library that the command's process loads,
+where there is a C compiler. Not covered: a power cut, a monotonic clock that jumps while a process runs, limits of
+cgroups.
 
-After each command and at the end it is looked at from outside: each event that a command printed is stored exactly
-once, as it was printed; a file that was benched has the status that it has when nothing happens; SQLite finds the
-databases whole; attempts are numbered without gaps and judged once; exports load and hold no row twice; no process is
-left, nor, once a command has begun after it, a temporary folder. What began is resumed in the end until it is over.
+After each command and at the end it is looked at from outside: each event that a command printed, and each verdict that
+a client was sent, by the client's own log, is stored exactly once, as it was; a file that was benched has the status
+that it has when nothing happens; SQLite finds the databases whole; attempts are numbered without gaps and judged once;
+exports load and hold no row twice; no process is left, nor, once a command has begun after it, a temporary folder. What
+began is resumed in the end until it is over, and each client has its verdicts then.
 Each violation is printed with its command; any makes exit code 1.
 """
 
@@ -47,7 +52,8 @@ from typing import Any, get_args
 import httpx2
 
 from kerneltune.agent.commands import service_socket
-from kerneltune.agent.events import Judged, RunStarted, StoredEvent
+from kerneltune.agent.commands.fleet import CPU, JudgeActor
+from kerneltune.agent.events import Event, Judged, RunStarted, StoredEvent
 from kerneltune.agent.export.base import FORMATS
 from kerneltune.agent.record.query import Filter
 from kerneltune.agent.record.store import Store
@@ -111,6 +117,8 @@ REFUSALS = (
 )  # of what is not there yet
 SUBREAPER, YEAR_S = 36, 365 * 86400
 MOST_S, GRACE_S = 400.0, 20.0
+NOT_YET = "not yet"  # where what an accident would happen to is not there
+NODES, FORK_SERVERS = 3, 3  # of a fleet; below a supervisor's first one
 
 
 class Clock:
@@ -141,6 +149,7 @@ class Command:
     killed: bool = False
     output: Path | None = None
     status: int = 0
+    fleet: bool = False  # judges are actors of Ray's
     talk: "Callable[[Command, subprocess.Popen[bytes], Path], None] | None" = None  # with it; its output is the path
     heard: list[str] = field(default_factory=list)  # lines that its client was sent
     told: list[dict[str, Any]] = field(default_factory=list)  # attempts that its client was told
@@ -182,6 +191,31 @@ class Chaos:
             ["cc", "-shared", "-fPIC", "-o", str(self.library), "-x", "c", "-"], input=CLOCK, text=True, check=False
         )
         self.has_clock = made.returncode == 0
+        self.cluster: Any = None
+        if "fleet" in kinds:
+            self.begin_cluster()
+
+    def begin_cluster(self) -> None:
+        """A Ray cluster whose nodes have a judge's place each. Actors make their temporary folders on the small
+        disk."""
+        from ray.cluster_utils import Cluster  # of an extra
+
+        (tmp := self.disk / "tmp-actors").mkdir()
+        head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": str(self.folder / "ray")}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        for number in range(NODES):
+            its = {"node_ip_address": f"127.0.0.{number + 2}", "env_vars": {"TMPDIR": str(tmp)}}
+            self.cluster.add_node(num_cpus=1, resources={CPU: 1}, **its)
+
+    def end_cluster(self) -> None:
+        """End it, where there is one; what is Ray's own may take some seconds to go."""
+        if self.cluster is None:
+            return
+        below = {pid: start for pid, (start, _) in process_tree(os.getpid()).items()}
+        self.cluster.shutdown()
+        self.cluster, ends = None, time.monotonic() + GRACE_S
+        while living(below) and time.monotonic() < ends:
+            time.sleep(0.2)
 
     def violated(self, command: Command, what: str) -> None:
         """Tell of a violation."""
@@ -233,10 +267,11 @@ class Chaos:
                 continue
             with Store.open(command.home, to_look=True) as store:
                 stored = [e for e in store.load_events(run_id) if isinstance(e, Judged)]
-            times = sum(e.attempt_id == one["attempt_id"] and e.verdict.status == status for e in stored)
+            found = [e for e in stored if e.attempt_id == one["attempt_id"] and e.verdict.status == status]
             self.verdicts_told += 1
-            if times != 1:
-                self.violated(command, f"{status} of {one['attempt_id']} was told and is stored {times} times")
+            self.printed.setdefault((command.home, run_id), set()).update(map(stored_key, found))
+            if len(found) != 1:
+                self.violated(command, f"{status} of {one['attempt_id']} was told and is stored {len(found)} times")
 
     def check_record(self, command: Command, home: Path, *, whole: bool = True) -> None:
         """SQLite finds it whole; and, if `whole`, so does what reads it."""
@@ -281,14 +316,19 @@ def key_of(told: dict[str, Any]) -> str:
     return json.dumps({k: v for k, v in told.items() if k not in ("type", "schema_version")}, sort_keys=True)
 
 
+def stored_key(event: Event) -> str:
+    """What `key_of` makes of an event's line."""
+    return json.dumps(json.loads(json.dumps(encode(event))), sort_keys=True)
+
+
 def stored_events(home: Path, run_id: str) -> Counter[str]:
     """How many times each event of a run is stored, as `key_of` says them."""
     found = Counter[str]()
     with Store.open(home, to_look=True) as store:
         for event in store.load_events(run_id) if run_id in store.run_ids() else []:
-            told: dict[str, Any] = json.loads(json.dumps(encode(event)))
-            found[json.dumps(told, sort_keys=True)] += 1
+            found[stored_key(event)] += 1
             if event.kind == "judged":
+                told: dict[str, Any] = json.loads(json.dumps(encode(event)))
                 verdict = {k: v for k, v in told["verdict"].items() if k != "receipt"}
                 found[json.dumps([event.attempt_id, verdict], sort_keys=True)] += 1
     return found
@@ -323,6 +363,9 @@ class Lane:
         self.tmp.mkdir()
         self.left: dict[str, str] = {}  # temporary folders that a kill left, for the next command to remove, and whose
         self.clock = Clock(chaos.library, chaos.folder / f"clock-{number}") if chaos.has_clock else None
+        self.clients: dict[Path, Client] = {}  # by the record whose services they ask
+        self.fleets_over = 0
+        self.fleet_is_over = True  # the last one that began
 
     def run(self) -> None:
         """Until the time is over."""
@@ -347,11 +390,14 @@ class Lane:
             "suite": 2,
         }
         kinds = {kind: often for kind, often in kinds.items() if kind in (self.chaos.kinds or kinds)}
+        if self.chaos.cluster is not None and self.number == 0:  # one driver takes all judges
+            kinds["fleet"] = 6
         kind = draw.choices(list(kinds), list(kinds.values()))[0]
         command: Command = getattr(self, kind)(home)
-        patience = 6.0 if kind in ("export", "merge", "look") else 14.0
+        patience = 6.0 if kind in ("export", "merge", "look") else 20.0 if kind == "fleet" else 14.0
         many = draw.choice((0, 1, 1, 1, 2, 3))
-        command.accidents = sorted((draw.uniform(0.1, patience), draw.choice(self.chaos.drawn)) for _ in range(many))
+        drawn = [name for name in self.chaos.drawn if name != "kill_actor" or command.fleet]
+        command.accidents = sorted((draw.uniform(0.1, patience), draw.choice(drawn)) for _ in range(many))
         return command
 
     def command(self, kind: str, home: Path, *words: str, **env: str) -> Command:
@@ -438,10 +484,20 @@ class Lane:
         more = ("--max-attempts", "3", "--json", "--name", f"s{self.begun % 3}")
         return self.command("suite", home, "suite", *tasks, *more)
 
+    def fleet(self, _: Path) -> Command:
+        """A suite whose judges are a Ray cluster's, begun or gone on with."""
+        tasks = (SOFTMAX, str(self.chaos.disk / "small.py"), "geglu")
+        more = ("--max-attempts", "12", "--json", "--name", f"f{self.fleets_over}", "--ray", self.chaos.cluster.address)
+        command = self.command("fleet", self.chaos.records[0], "suite", *tasks, *more)
+        command.fleet = True
+        return command
+
     def serve(self, home: Path) -> Command:
         """A service with a client."""
         command = self.command("serve", home, "serve")
-        command.talk = talk_to_service
+        client = self.clients.setdefault(home, Client(self.chaos, f"{self.chaos.seed}/{self.number}/{home.name}"))
+        client.want()
+        command.talk = client.talk
         return command
 
     def agent(self, home: Path) -> Command:
@@ -479,14 +535,19 @@ class Lane:
                 stderr=stderr,
                 start_new_session=True,
             )
-            if command.talk is not None:
-                threading.Thread(target=command.talk, args=(command, process, out), daemon=True).start()
+            talking = threading.Thread(target=command.talk and partial(command.talk, command, process, out))
+            talking.start()
             seen = self.attended(command, process)
         command.status = process.wait()
+        talking.join()  # what its client was sent before the end counts
         self.check_processes(command, seen)
-        self.chaos.commands[command.name.split()[1]] += 1
-        self.chaos.accidents.update(command.happened)
-        self.chaos.exits[str(command.status)] += 1
+        kind = command.name.split()[1]
+        self.chaos.commands[kind] += 1
+        self.chaos.accidents.update(f"{kind}: {what}" for what in command.happened)
+        self.chaos.exits[f"{kind}: {command.status}"] += 1
+        if command.fleet:
+            self.fleet_is_over = command.status in (0, 1)
+            self.fleets_over += self.fleet_is_over
         if self.chaos.commands.total() % 25 == 0:
             print(f"{self.chaos.commands.total()} commands, {self.chaos.accidents.total()} accidents", file=sys.stderr)
         with self.chaos.full:
@@ -554,7 +615,8 @@ class Lane:
         chaos = self.chaos
         is_signal = command.status < 0 and any(f"signal_{-command.status}" in name for name in command.happened)
         by_service = "judged by the service" in err  # which has accidents of its own, and a scratch folder
-        hurt = command.starved or "kill_below" in command.happened  # our own process gone is exit code 4
+        lost = {"kill_below", "kill_judge"} & {*command.happened}
+        hurt = command.starved or lost  # our own process gone is exit code 4
         is_signal |= "memory" in command.happened and command.status == -signal.SIGABRT  # by libraries of C++ and Rust
         if command.status not in ENDS and not is_signal and not (hurt and command.status == 4):
             chaos.violated(command, f"exit code {command.status}: {err[-2000:]}")
@@ -603,24 +665,80 @@ class Lane:
         self.left |= {name: f"{command.name} {command.happened} {command.status}" for name in now - before}
 
 
-def talk_to_service(command: Command, process: "subprocess.Popen[bytes]", out: Path) -> None:
-    """Be the client of a service: bench files, then call the tools of a session; end the service after that."""
-    files = sorted((ROOT / "corpus" / "honest").glob("*.py"))[:3]
-    transport = httpx2.HTTPTransport(uds=str(service_socket(command.home)))
-    with contextlib.suppress(httpx2.HTTPError, OSError), httpx2.Client(transport=transport, timeout=MOST_S) as client:
-        while process.poll() is None and "serving on" not in out.read_text():
-            time.sleep(0.05)
-        body: dict[str, Any] = {"task": "softmax", "sources": {file.name: file.read_text() for file in files}}
-        with client.stream("POST", "http://service/bench", json=body) as lines:
-            command.heard.extend(lines.iter_lines())
-        begun = client.post("http://service/sessions", json={"task": "softmax"}).json()
-        session = f"http://service/sessions/{begun.get('session')}"
+class Client:
+    """A client of one record's services, one after the other: what one that was killed left undone, it asks the next
+    one for. `left`: files that it has no verdict on; `run_id`: of its session; `told`: the status of each attempt of
+    it, as this client was told; `wants_session`: until one is finished."""
+
+    def __init__(self, chaos: Chaos, seed: str) -> None:
+        self._chaos, self._draw = chaos, random.Random(seed)
+        self.left: dict[str, str] = {}
+        self.run_id, self.wants_session = "", False
+        self.told: dict[str, str] = {}
+
+    @property
+    def is_content(self) -> bool:
+        """Whether it has all that it wanted."""
+        return not self.left and not self.wants_session
+
+    def want(self) -> None:
+        """Want something, if there is nothing that it wants: files benched, and a session."""
+        if self.is_content:
+            names = self._draw.sample(sorted(self._chaos.statuses), 5)
+            self.left = {name: (ROOT / "corpus" / "honest" / name).read_text() for name in names}
+            self.wants_session = True
+
+    def talk(self, command: Command, process: "subprocess.Popen[bytes]", out: Path) -> None:
+        """Ask a service until it is content, again where something failed on the way; end the service after that."""
+        transport = httpx2.HTTPTransport(uds=str(service_socket(command.home)))
+        with httpx2.Client(transport=transport, timeout=MOST_S, base_url="http://service") as client:
+            while process.poll() is None and "serving on" not in out.read_text():
+                time.sleep(0.05)
+            for _ in range(4):
+                with contextlib.suppress(httpx2.HTTPError, OSError, json.JSONDecodeError):
+                    if process.poll() is None and not self.is_content:
+                        self._bench(command, client)
+                        self._session(command, client)
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+
+    def _bench(self, command: Command, client: httpx2.Client) -> None:
+        """Send the files; each verdict counts as soon as it has come."""
+        if not self.left:
+            return
+        with client.stream("POST", "/bench", json={"task": "softmax", "sources": self.left}) as lines:
+            for line in lines.iter_lines():
+                command.heard.append(line)
+                told = json.loads(line)
+                if told.get("type") == "judged_file":
+                    self.left.pop(told["file"])
+
+    def _session(self, command: Command, client: httpx2.Client) -> None:
+        """Begin a session or go on with it, have two kernels judged, and finish it."""
+        if not self.wants_session:
+            return
+        answer = client.post("/sessions", json={"resume": self.run_id} if self.run_id else {"task": "softmax"})
+        if answer.is_error and self.run_id and not command.happened:
+            self._chaos.violated(command, f"{self.run_id} cannot be gone on with: {answer.text[:500]}")
+        begun = answer.raise_for_status().json()
+        self.run_id, known = begun["run_id"], begun["attempts"]
+        command.told.extend(known)
+        listed = Counter((one["attempt_id"], one["status"]) for one in known)
+        for one in self.told.items():
+            if listed[one] != 1:
+                self._chaos.violated(command, f"{one} was told, and is listed {listed[one]} times after a restart")
+        self.told.update(pair for pair in listed if pair[1] is not None)
         for number, call in enumerate(agent_calls()):
-            made = client.post(f"{session}/call", json={"name": call["tool"], "arguments": call["arguments"]}).json()
-            command.told.extend([made["attempt"]] if made.get("attempt") and number % 2 else [])
-        client.delete(session)
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
+            row = known[number // 2] if number // 2 < len(known) else None
+            if row is not None and (number % 2 == 0 or row["status"] is not None):
+                continue
+            asked = {"name": call["tool"], "arguments": call["arguments"]}
+            made = client.post(f"/sessions/{begun['session']}/call", json=asked).raise_for_status().json()
+            if (attempt := made.get("attempt")) and attempt["status"] is not None:
+                command.told.append(attempt)
+                self.told[attempt["attempt_id"]] = attempt["status"]
+        client.delete(f"/sessions/{begun['session']}").raise_for_status()
+        self.run_id, self.wants_session, self.told = "", False, {}
 
 
 def talk_as_agent(command: Command, process: "subprocess.Popen[bytes]", out: Path) -> None:
@@ -657,7 +775,7 @@ def answer_to(number: int, process: "subprocess.Popen[bytes]", out: Path) -> dic
 
 def agent_calls() -> list[dict[str, Any]]:
     """Two kernels, each sent and benched."""
-    names = ("helpers_and_closures", "autotune_configs")
+    names = ("several_rows_a_program", "autotune_configs")
     sources = [(ROOT / "corpus" / "honest" / f"{name}.py").read_text() for name in names]
     return [
         call
@@ -686,7 +804,7 @@ class Accident:
         """The accident of that name."""
         with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended just now, or became another user's
             told = getattr(self, name)()
-            self.command.happened.append(f"{name}" if told is None else told)
+            self.command.happened.extend([name if told is None else told] if told != NOT_YET else ())
 
     def any_of(self) -> int:
         """The command's process, or one of those below it."""
@@ -704,6 +822,24 @@ class Accident:
             return "kill_below of none"
         os.kill(self.lane.draw.choice(self.below), signal.SIGKILL)
         return "kill_below"
+
+    def kill_judge(self) -> str:
+        """A judge's process is killed: one of the command's own, or of an actor's."""
+        holders = [self.pid, *(actors() if self.command.fleet else ())]
+        return self.one_of("kill_judge", [judge for pid in holders for judge in judges_of(pid)])
+
+    def kill_actor(self) -> str:
+        """An actor of Ray's, which has a judge, is killed."""
+        return self.one_of("kill_actor", actors() if self.command.fleet else [])
+
+    def one_of(self, name: str, pids: Sequence[int]) -> str:
+        """Kill one of these that are there; where none is yet, some time later."""
+        if not (there := [pid for pid in pids if is_alive(pid)]):
+            self.now += self.lane.draw.uniform(0.2, 3)
+            self.later.append((self.now, partial(self.happen, name)))
+            return NOT_YET
+        os.kill(self.lane.draw.choice(there), signal.SIGKILL)
+        return name
 
     def stop(self) -> None:
         """One of its processes stops for some seconds."""
@@ -779,9 +915,32 @@ class Accident:
 
 
 ACCIDENTS = (
-    "kill", "kill", "kill_below", "kill_below", "stop", "stop", "stop_and_kill", "interrupt", "terminate", "hang_up",
-    "disk", "disk", "file_size", "descriptors", "memory", "wall_clock", "wall_clock", "monotonic",
+    "kill", "kill", "kill_below", "kill_below", "kill_judge", "kill_actor", "stop", "stop", "stop_and_kill",
+    "interrupt", "terminate", "hang_up", "disk", "disk", "file_size", "descriptors", "memory", "wall_clock",
+    "wall_clock", "monotonic",
 )  # fmt: skip
+
+
+def actors() -> list[int]:
+    """The processes in which Ray has a judge's actor."""
+    return [pid for pid in process_tree(os.getpid()) if command_of(pid).startswith(f"ray::{JudgeActor.__name__}")]
+
+
+def judges_of(pid: int) -> list[int]:
+    """The judges of a supervisor, without a GPU: what its first fork server has made since the other fork servers."""
+    servers = [child for child in children_of(pid) if "bwrap" not in command_of(child)]
+    return [judge for server in servers for judge in children_of(server)[FORK_SERVERS:]]
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that it made, the earliest first."""
+    found = dict[int, int]()
+    for child, (start, _) in process_tree(pid).items():
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            if int(words[1]) == pid:
+                found[child] = start
+    return sorted(found, key=lambda child: (found[child], child))
 
 
 def lower(pid: int, what: int, most: int) -> None:
@@ -848,8 +1007,25 @@ def resumed_until_over(chaos: Chaos, lanes: Sequence[Lane]) -> None:
     run_side_by_side([partial(share, lane) for lane in lanes])
 
 
+def gone_on_with(chaos: Chaos, lanes: Sequence[Lane]) -> None:
+    """Nothing happens any more: the fleet that is begun or gone on with is over then, and clients get what they
+    want."""
+    if chaos.cluster is not None:  # also where the last one is over: a killed actor's folder goes when another begins
+        lanes[0].attend(command := lanes[0].fleet(chaos.records[0]))
+        if not lanes[0].fleet_is_over:
+            chaos.violated(command, "a fleet is not over after it was repeated")
+    chaos.end_cluster()
+    for lane in lanes:
+        for home, client in lane.clients.items():
+            if not client.is_content:
+                lane.attend(command := lane.serve(home))
+                if not client.is_content:
+                    chaos.violated(command, f"a client has no verdict on {sorted(client.left)}, or no session")
+
+
 def check_all(chaos: Chaos, lanes: Sequence[Lane]) -> dict[str, int]:
     """All that was ever printed is stored; both records become one; all can be exported; nothing is left."""
+    gone_on_with(chaos, lanes)
     resumed_until_over(chaos, lanes)
     whole = merged(chaos, lanes[0])
     command = lanes[0].command("export", whole, "export", "--format", "raw", "-o", str(chaos.disk / "all"), "--json")
@@ -877,6 +1053,8 @@ def merged(chaos: Chaos, lane: Lane) -> Path:
     whole = chaos.disk / "whole"
     first, second = chaos.records
     for home, other in ((first, second), (second, first), (whole, first), (whole, second)):
+        if not (other / "runs.db").exists():
+            continue
         lane.attend(command := lane.command("merge", home, "merge", str(other), "--json"))
         if command.status != 0:
             chaos.violated(command, "the records do not become one")
@@ -915,6 +1093,7 @@ def main() -> int:
         with contextlib.ExitStack() as stack:
             for server in chaos.servers.values():
                 stack.enter_context(server)
+            stack.callback(chaos.end_cluster)
             lanes = [Lane(chaos, number) for number in range(asked.lanes)]
             run_side_by_side([lane.run for lane in lanes])
             found = check_all(chaos, lanes)

@@ -25,7 +25,7 @@ from kerneltune.tools.judge.execution.runner_link import Runners
 from kerneltune.tools.sandbox.wire import WireMessage
 from kerneltune.tools.sandbox.workers import Machine, Worker, tried_twice
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
-from kerneltune.tools.schema.errors import GpuLost, TaskError, WorkerError, WorkerTimeout
+from kerneltune.tools.schema.errors import GpuLost, JudgeKilled, TaskError, WorkerError, WorkerTimeout
 from kerneltune.tools.schema.gpus import Ceilings, compiled_path
 from kerneltune.tools.schema.messages import (
     ANSWER_LIMIT_S,
@@ -106,7 +106,7 @@ def ask_judge(
     except WorkerError as error:
         if not _ended_by_task(error):
             raise
-        raise TaskError(_ended(task, error)) from error
+        raise _ended(task, error) from error
 
 
 def _ended_by_task(error: WorkerError) -> bool:
@@ -114,9 +114,11 @@ def _ended_by_task(error: WorkerError) -> bool:
     return error.exit_status not in (None, _OWN_FAULT)
 
 
-def _ended(task: str, error: WorkerError) -> str:
-    memory = ", as the system does when memory runs out" if error.exit_status == -signal.SIGKILL else ""
-    return f"task {task}: its own code ended the process that computes what is right: {error}{memory}"
+def _ended(task: str, error: WorkerError) -> TaskError:
+    told = f"task {task}: its own code ended the process that computes what is right: {error}"
+    if error.exit_status == -signal.SIGKILL:
+        return JudgeKilled(f"{told}, as the system does when memory runs out")
+    return TaskError(told)
 
 
 class CpuBench:
@@ -528,7 +530,7 @@ class GpuBench:
                     raise GpuLost(f"the judge answered {body.get('kind')!r} to {request.kind!r}")
         except WorkerError as error:
             if _ended_by_task(error) and not self._killed:
-                raise TaskError(_ended(self._task, error)) from error
+                raise _ended(self._task, error) from error
             tail = error.log.strip().splitlines()[-3:]
             raise GpuLost(f"the judge's process ended: {error} {' | '.join(tail)}") from error
 

@@ -48,7 +48,7 @@ from kerneltune.tools.bench import BENCH_TIMEOUT_S, CPU_JUDGE, OPEN_TIMEOUT_S, W
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line, parsed
-from kerneltune.tools.schema.errors import GpuLost, KerneltuneError, TaskError, Unfit, WorkerError
+from kerneltune.tools.schema.errors import GpuLost, JudgeKilled, KerneltuneError, TaskError, Unfit, WorkerError
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH
 from kerneltune.tools.schema.messages import Compiled
 from kerneltune.tools.schema.plan import Plan
@@ -61,6 +61,7 @@ CONNECT_S, JOIN_S = 5.0, 30.0  # until a cluster answers, and has what a judge t
 START_S = 180.0  # imports, and 10 s of calibration
 ANSWER_S = OPEN_TIMEOUT_S + WARM_TIMEOUT_S + 2 * BENCH_TIMEOUT_S + 60.0  # the judge's own limits, all of them used up
 FRESH_S = 60.0  # for one that takes the place of a lost one, whose machine is there
+CLOSE_S = 5.0  # in which a judge ends its workers
 MOST_LOST = 2  # judges over one plan
 AT_ONCE = 8  # calls of one judge: a bench, and updates as wide as a run is
 SLOWEST = 0.98  # of the median copy bandwidth of its model, with which a GPU is still admitted
@@ -268,6 +269,10 @@ class JudgeActor:
 
         return self._answered(judged)
 
+    def close(self) -> None:
+        """End the workers, and remove their folders."""
+        self._held.close()
+
     def _opened(self, task: TaskText, use: Callable[[Session], T]) -> T:
         folder = self._folder / hashlib.sha256(f"{task.name}\0{task.source}".encode()).hexdigest()[:32]
         path = folder / Path(task.name).name
@@ -281,10 +286,10 @@ class JudgeActor:
     def _answered(self, work: Callable[[], bytes]) -> bytes:
         try:
             return work()
+        except (GpuLost, JudgeKilled, Unfit, WorkerError, OSError) as error:  # elsewhere it may go well
+            return packed(JudgeAnswer(lost=_told(error)))
         except TaskError as error:
             return packed(JudgeAnswer(task_problem=_told(error)))
-        except (GpuLost, Unfit, WorkerError, OSError) as error:
-            return packed(JudgeAnswer(lost=_told(error)))
         except Exception as error:  # noqa: BLE001 - the driver raises it
             return packed(JudgeAnswer(error=f"{type(error).__name__}: {_told(error)}"))
 
@@ -523,6 +528,8 @@ class Fleet:
 
     def close(self) -> None:
         """End the judges, and leave the cluster."""
+        if closing := [judge.actor.close.remote() for judge in self.judges]:  # one that is killed leaves its folders
+            self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)
         for judge in self.judges:
             self._ray.kill(judge.actor)
         self._ray.shutdown()

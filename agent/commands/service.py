@@ -26,7 +26,7 @@ from kerneltune.agent.attempt import Attempt, Controls
 from kerneltune.agent.commands.lifecycle import Choice, RunOutcome, resume_run, run_task
 from kerneltune.agent.commands.session import Patience, Session, Workshop, memory_is_short, session, workshop
 from kerneltune.agent.commands.verify import Verification, repeat_stored
-from kerneltune.agent.events import Event, RunEnded, RunResumed, Said
+from kerneltune.agent.events import Event, LimitsChanged, RunEnded, Said
 from kerneltune.agent.models.types import (
     Listen,
     ModelFacts,
@@ -155,7 +155,7 @@ class ClientRun:
         """Hear of an event of the run."""
         with self._changing:
             self.state = fold(self.state, event)
-        self._is_told_again = self._is_told_again and not isinstance(event, RunResumed)
+        self._is_told_again = self._is_told_again and not isinstance(event, LimitsChanged)  # never stored: ours
         if self._is_told_again:
             return
         match event:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.chaos import judges_of
 from kerneltune.agent.commands.fleet import CPU, Fleet, JudgeAnswer, JudgeFacts, left_out, packed, unpacked
 from kerneltune.agent.commands.session import Session, Workshop, session, workshop
 from kerneltune.agent.events import Proposed, RunStarted
@@ -143,21 +144,22 @@ class Nodes:
     """Simulated machines, each with a judge's resource."""
 
     cluster: Any
+    tmp: Path  # where their judges make folders
     alive: list[Any] = field(default_factory=list)
     addresses: Iterator[str] = field(default_factory=lambda: map("127.0.0.{}".format, range(2, 250)))
 
     def add(self) -> None:
         """A node that no driver takes for its own machine's."""
-        made = self.cluster.add_node(num_cpus=1, resources={CPU: 1}, node_ip_address=next(self.addresses))
-        self.alive.append(made)
+        its = {"node_ip_address": next(self.addresses), "env_vars": {"TMPDIR": str(self.tmp)}}
+        self.alive.append(self.cluster.add_node(num_cpus=1, resources={CPU: 1}, **its))
 
     def remove(self) -> None:
         self.cluster.remove_node(self.alive.pop(0), allow_graceful=False)
 
 
 @pytest.fixture(scope="module")
-def nodes(head: Any) -> Nodes:
-    nodes = Nodes(head)
+def nodes(head: Any, tmp_path_factory: pytest.TempPathFactory) -> Nodes:
+    nodes = Nodes(head, tmp_path_factory.mktemp("nodes"))
     for _ in range(NODES):
         nodes.add()
     return nodes
@@ -194,6 +196,13 @@ def test_a_driver_that_is_killed_and_a_node_that_goes_lose_nothing_and_double_no
         events = [event for run_id in store.run_ids() for event in store.load_events(run_id)]
     assert sum(isinstance(event, RunStarted) for event in events) == 3
     assert sum(isinstance(event, Proposed) for event in events) == 6
+
+
+@needs_ray
+def test_a_fleet_that_is_closed_leaves_no_folder_on_its_nodes(nodes: Nodes) -> None:
+    with contextlib.closing(Fleet.start(nodes.cluster.address, Settings())) as fleet:
+        assert len(list(nodes.tmp.iterdir())) >= fleet.width
+    assert list(nodes.tmp.iterdir()) == []
 
 
 @dataclass(frozen=True)
@@ -272,6 +281,17 @@ def test_a_plan_whose_judge_dies_is_judged_elsewhere_and_the_run_stays_there(ben
     assert "judges_lost" not in again.receipt
     assert lost not in bench.fleet.judges
     assert bench.said[-1].startswith(f"judge {lost.facts.name} is lost: ")
+
+
+@needs_ray
+def test_a_killed_judge_is_its_machine_s_fault_and_not_the_task_s(bench: Bench) -> None:
+    with bench.fleet.session(bench.fleet.workshop(bench.shop), 0, bench.file) as opened:
+        lost, update = bench.fleet.judge_of(0), opened.tools.updater.update(RIGHT)
+        [process] = judges_of(lost.facts.process)
+        threading.Timer(3.0, stopped(process)).start()
+        verdict = opened.tools.benches.bench(update)
+    assert (verdict.status, verdict.receipt["judges_lost"]) == (Status.CHECKED, [lost.facts.name])
+    assert lost not in bench.fleet.judges
 
 
 @needs_ray

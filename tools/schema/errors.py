@@ -5,7 +5,8 @@ KerneltuneError
 │   ├── Unfit             this machine lacks something that was asked for (no GPU, no package): exit code 3
 │   │   └── Unconfined    … namely what confines LLM-written code, and nobody allowed it to run regardless
 │   ├── TaskError         an unknown task, a task file that does not load, a reference that fails
-│   │   └── OutOfMemory   … namely because the memory does not hold it
+│   │   ├── OutOfMemory   … namely because the memory does not hold it
+│   │   └── JudgeKilled   … namely because its judge was killed: by the system, when memory ran out, or by somebody
 │   ├── CannotPackage     a kernel that no file can hold which is to be put into a model
 │   └── StoreError        an unwritable runs directory, a database of a newer schema; caused by a full disk: exit code 3
 ├── WorkerError           one of our child processes died or spoke nonsense
@@ -44,6 +45,10 @@ class OutOfMemory(TaskError):
     def __init__(self, message: str, asked_for: str = "") -> None:
         super().__init__(message)
         self.asked_for = asked_for
+
+
+class JudgeKilled(TaskError):
+    """A judge that SIGKILL ended, which the task may have brought about, or something else on its machine."""
 
 
 class CannotPackage(UsageError):
