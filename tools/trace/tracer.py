@@ -362,7 +362,7 @@ class CaseTracer:
     def plan(self, variant: str) -> Plan:
         """The plan for the autotuner choices in force."""
         first, second, third = self.forward(), self.forward(), self.forward()
-        if "tf32" in (torch.backends.cuda.matmul.fp32_precision, torch.backends.fp32_precision):
+        if "tf32" in (torch.backends.cuda.matmul.fp32_precision, getattr(torch.backends, "fp32_precision", "")):
             raise Refused(
                 "sets TF32 for all products of torch's own: they are judged in float32, and whoever imports this file "
                 "would get less. Leave torch's settings alone; a kernel says input_precision where the task allows it"
