@@ -222,7 +222,7 @@ class SuiteWork:
     began: float
     sample_attempts: int | None = None
     fleet: Fleet | None = None
-    problems: dict[str, str] = field(default_factory=dict)  # of tasks that cannot be opened, by hash
+    problems: dict[str, str] = field(default_factory=dict)  # of tasks that cannot be opened or judged, by hash
     lost: dict[str, StopReason] = field(default_factory=dict)  # authors that no longer answer
     too_dear: set[int] = field(default_factory=set)  # runs whose share of the dollars is less than a request costs
 
@@ -323,10 +323,15 @@ class SuiteWork:
                     self._is_ending = True
 
     def _share(self, at: int, slot: Slot) -> StopReason | None:
-        """One turn of a run; why it ended, None where its task cannot be opened."""
+        """One turn of a run; why it ended, None where its task cannot be opened or judged."""
         self.view.begin(self.state(at))
         opened, before = self._open(self.wanted[at], slot), self.progress[at]
-        why = self._turn(at, opened, slot) if opened else None
+        why = None
+        if opened:
+            try:
+                why = self._turn(at, opened, slot)
+            except TaskError as error:  # its code, or the system, ended its judge
+                self._leave_out(self.wanted[at], slot, "judged", error)
         if why is StopReason.COST and self.progress[at].cost_usd == before.cost_usd:
             self.too_dear |= self._priced_out(at)
         if why in (StopReason.MODEL_ERROR, StopReason.NO_ACCESS):
@@ -364,7 +369,7 @@ class SuiteWork:
         """Why a run gets no more; "" while it may."""
         wanted, had = self.wanted[at], self.progress[at]
         if wanted.task.sha256 in self.problems:
-            return "cannot be opened"
+            return "left out"
         if had.over is not None:
             return had.over.replace("_", " ")
         if at in self.too_dear:
@@ -462,10 +467,15 @@ class SuiteWork:
             its = fleet.session(shop, slot.number, run.task) if fleet else session(shop, run.task)
             slot.opened = slot.held.enter_context(its)
         except TaskError as error:
-            self.problems[run.task.sha256] = str(error)
-            self.view(Warned("", f"{run.label} cannot be opened: {error}"))
+            self._leave_out(run, slot, "opened", error)
         slot.opening_s = time.monotonic() - began_s
         return slot.opened
+
+    def _leave_out(self, run: SuiteRun, slot: Slot, what: str, error: TaskError) -> None:
+        """A task whose judge cannot begin or go on, until the same command is given again."""
+        slot.opened = None
+        self.problems[run.task.sha256] = str(error)
+        self.view(Warned("", f"{run.label} cannot be {what}: {error}"))
 
     def _turn(self, at: int, opened: Session, slot: Slot) -> StopReason:
         """Let a run go on for its share; why that ended."""

@@ -444,7 +444,7 @@ def _print_runs(page: Page, end: SuiteEnd) -> None:
     )  # fmt: skip
     for run, its in zip(end.work.wanted, end.work.progress, strict=True):
         best = best_of_row(its.best) if its.run_id else "not begun"
-        best = "cannot be opened" if run.task.sha256 in end.work.problems else best
+        best = "left out" if run.task.sha256 in end.work.problems else best
         seed = [str(run.seed)] if seeds else []
         numbers = (str(its.attempts), str(its.accepted))
         table.add_row(short(run.label), short(author_label(run.author)), *seed, *numbers, best, its.run_id or "-")

@@ -1,9 +1,11 @@
 """`optimize suite` and `optimize eval` as a person types them, on small tasks without a GPU."""
 
 import json
+import os
 import re
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.chaos import judges_of
 from kerneltune.agent.commands.suite import Asked, left_out_in_words, parsed_weights, suite_name
 from kerneltune.agent.events import Proposed, RunStarted
 from kerneltune.agent.record.store import Store
@@ -137,10 +140,15 @@ def test_a_report_is_made_of_its_name(ran: Ran) -> None:
 
 
 def interrupted(
-    folder: Path, words: list[str], number: int, by: signal.Signals, meanwhile: Callable[[], None] = lambda: None
+    folder: Path,
+    words: list[str],
+    number: int,
+    by: signal.Signals,
+    meanwhile: Callable[[], None] = lambda: None,
+    hit: Callable[[int], list[int]] = lambda pid: [pid],
 ) -> tuple[int, str, str]:
-    """Exit code, the rest of stdout and stderr of a suite that is hit at its attempt of that number. `meanwhile`: what
-    is done before that."""
+    """Exit code, the rest of stdout and stderr of a suite that is hit at its attempt of that number, or processes of
+    its. `meanwhile`: what is done before that."""
     with subprocess.Popen(
         words, cwd=folder, env=env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -151,7 +159,8 @@ def interrupted(
             seen += json.loads(line)["type"] == "proposed"
             if seen == number:
                 meanwhile()
-                process.send_signal(by)
+                for pid in hit(process.pid):
+                    os.kill(pid, by)
                 break
         rest, errors = process.stdout.read(), process.stderr.read()
     return process.returncode, rest, errors
@@ -175,6 +184,22 @@ def test_kill_9_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
         events = [event for run_id in store.run_ids() for event in store.load_events(run_id)]
     assert sum(isinstance(event, RunStarted) for event in events) == 2
     assert sum(isinstance(event, Proposed) for event in events) == 4
+
+
+def test_a_killed_judge_ends_the_turn_of_its_task_and_not_the_suite(tmp_path: Path) -> None:
+    tasks(tmp_path, "a1", "a2")
+    words = ("suite", "tasks", "--authors", "offline", "--max-attempts", "4", "--json")
+    alone = [sys.executable, "-c", "from kerneltune.agent.cli import main; main()", *words]  # its workers are its own
+    code, rest, errors = interrupted(tmp_path, alone, 1, signal.SIGKILL, hit=judges_of)
+    assert code == 1, errors
+    ended = told(rest)[-1]
+    assert "as the system does when memory runs out" in ended["not_opened"].pop("a1")
+    assert ended["not_opened"] == {}
+    assert attempts_of(tmp_path)["a2", "offline"] == [1, 2, 3, 4]  # a1's share as well
+    more = ["6" if word == "4" else word for word in words]
+    done = optimize(*more, cwd=tmp_path)  # again: what was left out has another chance
+    assert done.returncode == 0, done.stderr
+    assert len(attempts_of(tmp_path)["a1", "offline"]) == 2
 
 
 def test_ctrl_c_ends_it_with_the_command_that_goes_on(tmp_path: Path) -> None:
