@@ -29,6 +29,7 @@ from kerneltune.agent.view.render import (
     Tab,
     Ui,
     Wish,
+    find,
     made_page,
     page_lines,
     press,
@@ -373,6 +374,10 @@ class LiveView:
         """Take in a page that was made; from any thread."""
         with self._fold:
             self.library = replace(self.library, made={**self.library.made, (attempt_id, page): made})
+        if made.parts and self.ui.sought and made_page(self.state, self.ui, self.library) == (attempt_id, page):
+            self._noted_at = time.monotonic()
+            lines = page_lines(self.state, self.ui, self._screen.size()[0], time.time(), self.library)
+            self.ui = find(replace(self.ui, sought="", note=""), self.ui.sought, lines)
         self._wake.set()
 
     @property

@@ -75,7 +75,8 @@ class Ui:
     """`selected`: an attempt's number, None to follow the newest; `run`: the chosen one of a list of runs, None for its
     first; `opened`: the run whose attempts are shown, where there is such a list; `scroll`: the first line of a page;
     `typing`: what was typed after `/` so far; `keys`: what the run offers in the last line, () when no keys are read;
-    `note`: what the last key did; `status`: stands before both; `before`: the page that the help lies over."""
+    `sought`: what to look for once the page is made; `note`: what the last key did; `status`: stands before both;
+    `before`: the page that the help lies over."""
 
     selected: int | None = None
     page: ScreenPage = "run"
@@ -89,6 +90,7 @@ class Ui:
     runs: Listing = Listing()
     attempts: Listing = Listing()
     typing: str | None = None
+    sought: str = ""
     before: ScreenPage = "run"
 
 
@@ -194,9 +196,11 @@ def press(
 ) -> tuple[Ui, Wish | None]:
     """The choice after a key, and what the run is asked for. `page`: the lines of the page that is shown; `room`: how
     many fit."""
-    ui = replace(ui, note="")
+    ui = replace(ui, note="", sought="")
     if ui.typing is not None:
-        return _typed(ui, key, page), None
+        asked = made_page(state, ui, library)
+        is_there = asked is None or (asked in library.made and library.made[asked].parts is not None)
+        return _typed(ui, key, page, is_there), None
     if key == "?":
         if ui.page == "help":
             return replace(ui, page=ui.before, scroll=0), None
@@ -214,14 +218,16 @@ def press(
     return _read(state, ui, key, len(page), room, library), None
 
 
-def _typed(ui: Ui, key: str, page: Sequence[Text]) -> Ui:
+def _typed(ui: Ui, key: str, page: Sequence[Text], is_there: bool) -> Ui:
     """What follows `/`: a filter of a list, which is obeyed at once, or a text to find on a page."""
     said = ui.typing or ""
     if key == "esc" or (key == "backspace" and not said):
         return _filtered(replace(ui, typing=None), "")
     if key == "enter":
         found = replace(ui, typing=None)
-        return found if ui.page in ("runs", "run") else _find(found, said, page)
+        if ui.page in ("runs", "run"):
+            return found
+        return find(found, said, page) if is_there else replace(found, sought=said, note="the page is being made")
     if key == "backspace":
         said = said[:-1]
     elif len(key) == 1:
@@ -237,7 +243,7 @@ def _filtered(ui: Ui, query: str) -> Ui:
     return ui
 
 
-def _find(ui: Ui, said: str, page: Sequence[Text]) -> Ui:
+def find(ui: Ui, said: str, page: Sequence[Text]) -> Ui:
     """The next line that holds it, from the one below the first that is shown on, around the end."""
     order = [*range(ui.scroll + 1, len(page)), *range(min(ui.scroll + 1, len(page)))]
     found = next((i for i in order if said.lower() in page[i].plain.lower()), None)

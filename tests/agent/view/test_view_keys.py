@@ -2,13 +2,24 @@
 
 from datetime import UTC, datetime
 from functools import reduce
+from io import StringIO
 
 import pytest
+from rich.console import Console
 from rich.text import Text
 
 from kerneltune.agent.record.query import RunSummary
-from kerneltune.agent.view.live import Decoder
-from kerneltune.agent.view.render import Library, Ui, chosen_attempt, press, visible_attempts, visible_runs
+from kerneltune.agent.view.live import Decoder, LiveView
+from kerneltune.agent.view.render import (
+    Library,
+    MadePage,
+    Tab,
+    Ui,
+    chosen_attempt,
+    press,
+    visible_attempts,
+    visible_runs,
+)
 from kerneltune.agent.view.state import ViewState, fold
 from tests.agent.view.scripts import GPU_RUN, many_attempts
 
@@ -170,6 +181,20 @@ def test_a_text_is_found_below_what_is_seen_and_around_the_end() -> None:
     assert again.scroll == 70
     assert pressed("/", *"line 6 ", "enter", ui=again).scroll == 6
     assert "not found" in pressed("/", *"kernel", "enter", ui=at_7).note
+
+
+def test_a_text_is_looked_for_once_the_page_is_made_unless_another_key_comes_first() -> None:
+    for between, scroll in ((), 60), (("down",), 0):
+        view, asked = LiveView(Console(file=StringIO(), width=80)), list[tuple[str, Tab]]()
+        view.state, view.library = STATE, Library(offers=("sass",))
+        view.ask = lambda *its: asked.append(its)  # noqa: B023
+        for key in ("home", "enter", "a", "/", *"line 60", "enter"):
+            view.press(key)
+        assert view.ui.note == "the page is being made"
+        for key in between:
+            view.press(key)
+        view.keep(*asked[0], MadePage((Text("\n".join(f"line {i}" for i in range(99))),)))
+        assert (view.ui.scroll, view.ui.note) == (scroll, "")
 
 
 def test_runs_are_chosen_filtered_sorted_opened_and_left() -> None:
