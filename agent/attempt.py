@@ -198,6 +198,11 @@ class Attempt(Proposal):
         return self.verdict.variant if self.verdict else ""
 
     @property
+    def lines(self) -> tuple[int, ...]:
+        """Lines of its source that its verdict is about."""
+        return self.verdict.lines if self.verdict else ()
+
+    @property
     def pending(self) -> tuple[str, ...]:
         """Baselines that were not ready when it was timed."""
         return self.verdict.pending if self.verdict else ()

@@ -90,7 +90,7 @@ def test_the_file_to_put_into_a_model_holds_both_sources_and_the_rest_is_ours(
         ast.parse(path.read_bytes()),
         ast.parse(packaged([VerifiedKernel(spec, "")], arch="sm_90", header="")),
     )
-    (kernel,) = (n for n in ast.walk(made) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "Kernel")
+    (kernel,) = (n for n in ast.walk(made) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "PackagedKernel")
     held = {k.arg: ast.literal_eval(k.value) for k in kernel.keywords}
     assert (held["source"], held["reference"]) == (source.removeprefix("\ufeff"), spec.source)
     for node in (n for tree in (made, plain) for n in tree.body if isinstance(n, ast.Assign | ast.AnnAssign)):
