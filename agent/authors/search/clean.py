@@ -990,7 +990,8 @@ def _does(forward: _Forward) -> str:
         if kernel := next((k for k in forward.kernels.values() if line.startswith(f"{k.name}[")), None):
             steps.append(f"{kernel.name}: {kernel.says}")
         elif product := re.search(r"\b(split_\w+)\(", line):
-            steps.append(f"{product[1]}: a product of float32 as three of float16")
+            directly = ", or directly where channels are few" if product[1] == "split_convolution" else ""
+            steps.append(f"{product[1]}: a product of float32 as three of float16{directly}")
         elif library := re.search(r"\btorch\.((?:ops\.)?(?!empty|float|int|bfloat|uint|bool|as_)[\w.]+)\(", line):
             steps.append(f"torch.{library[1]}: a library call")
     lines = [textwrap.wrap(f"{n}. {step}", 110, subsequent_indent="   ") for n, step in enumerate(steps, 1)]

@@ -56,7 +56,7 @@ def sum_over(x, dim, keepdim, scale=1.0):
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     parts = torch.empty((outer, splits, cols), dtype=torch.float32, device=x.device) if splits > 1 else y
     high, warps = BLOCK_ROWS, max(NUM_WARPS, min(32, BLOCK_ROWS * width // 1024))  # at most 32 sums a thread
-    if strips * outer >= 2 * wanted:
+    if strips * outer >= 2 * wanted:  # single warps, as above
         high, warps = 4, 1
     middle_sum_kernel[(strips, splits, outer)](
         x, parts, rows, cols, part, scale if splits == 1 else 1.0, ROWS=high, COLS=width, num_warps=warps

@@ -1,4 +1,4 @@
-# says: float32 products as three of float16: operands in pairs of float16, rows scaled by powers of two
+# says: float32 products as three of float16, rows scaled by powers of two; convolutions of few channels directly
 # takes: torch.mm, addmm, bmm, baddbmm, convolution, of float32
 # search: BLOCK_M = 128 256
 # search: BLOCK_N = 128 256
@@ -503,19 +503,20 @@ def direct_kernel(
     x_ptr += n * x_n + (group * c).to(tl.int64) * x_c
     f_ptr += group * c * KD * KH * KW * PADDED
     total = tl.zeros((BO, BR, BC), tl.float32)
-    ONCE: tl.constexpr = KH if KH * KW <= 27 else 1  # rows of the window a step; 11 x 11 in one ran 41 times as long
-    for step in range(c * KD * (KH // ONCE)):
-        ch, kd = step // (KH // ONCE) // KD, step // (KH // ONCE) % KD
+    ROWS: tl.constexpr = KH if KH * KW <= 27 else 1  # of the window, a step; 11 x 11 in one ran 41 times as long
+    STEPS: tl.constexpr = KH // ROWS
+    for step in range(c * KD * STEPS):
+        ch, kd = step // STEPS // KD, step // STEPS % KD
         i_d, in_d = met(u_d, kd, d, SD, PD, DD, TRANSPOSED)
-        for own_row in tl.static_range(ONCE):
-            kh = step % (KH // ONCE) + own_row
+        for window_row in tl.static_range(ROWS):
+            kh = step % STEPS + window_row
             i_h, in_h = met(u_h, kh, h, SH, PH, DH, TRANSPOSED)
             at = ch * x_c + i_d * x_d + i_h * x_h
             for kw in tl.static_range(KW):
                 i_w, in_w = met(u_w, kw, w, SW, PW, DW, TRANSPOSED)
                 there = (in_d & in_h)[:, None] & in_w[None, :]
                 v = tl.load(x_ptr + at[:, None] + (i_w * x_w)[None, :], mask=there, other=0.0)
-                f = tl.load(f_ptr + ((step * ONCE + own_row) * KW + kw) * PADDED + o)
+                f = tl.load(f_ptr + ((step * ROWS + window_row) * KW + kw) * PADDED + o)
                 total += f[:, None, None] * v[None, :, :]
     own = group * each + o
     if BIAS:
