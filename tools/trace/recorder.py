@@ -63,6 +63,21 @@ class CopiedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
         return self
 
 
+def copies_are_clones() -> None:
+    """Let a fake tensor be copied, in this process, by an operator that a plan can hold: torch's own deepcopy copies
+    storages, which no step of a plan has."""
+
+    def copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
+        with torch.no_grad():
+            copy = tensor.clone(memory_format=torch.preserve_format).requires_grad_(tensor.requires_grad)
+        if getattr(tensor, "_is_param", False):  # how torch knows that a tensor of a class of its own is a parameter
+            copy._is_param = True
+        memo[id(tensor)] = copy
+        return copy
+
+    FakeTensor.__deepcopy__ = copied  # type: ignore[method-assign, assignment]
+
+
 @dataclass
 class Tape:
     """Everything recorded so far, of tensors on `device`. Storages are numbered in the order in which they are first

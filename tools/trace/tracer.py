@@ -39,7 +39,7 @@ from kerneltune.tools.schema.plan import Aten, Kernel, Plan, Step, Storage, Tens
 from kerneltune.tools.schema.task import TensorSpec, row_major
 from kerneltune.tools.schema.verdict import Cause, Status
 from kerneltune.tools.trace.build import Recording, Segment, build_plan, reads, writes
-from kerneltune.tools.trace.recorder import CopiedFakes, LaunchLog, Recorder, Tape
+from kerneltune.tools.trace.recorder import CopiedFakes, LaunchLog, Recorder, Tape, copies_are_clones
 
 MOST_SHOWN = 8
 
@@ -139,6 +139,7 @@ class TracingSession:
 def install(arch: int, gpu: dict[str, Any]) -> TracingSession:
     """Turn this process into a tracer for good."""
     session = TracingSession(arch, stand_ins())
+    copies_are_clones()
     target = session.stand_ins.install(session.tape, arch, gpu)
     for known in languages():
         known.record(session.log, target)

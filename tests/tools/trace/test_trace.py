@@ -74,6 +74,17 @@ def test_parameters_with_other_names_are_tied_by_order_and_shape(trace: Trace) -
     assert [s.name for s in result.storages if s.origin == "state"] == ["proj.weight"]
 
 
+def test_a_layer_that_a_module_copies_is_tied_to_the_reference_as_one_that_it_made(trace: Trace) -> None:
+    init = "import copy; made = nn.Linear(4, 6); self.layers = nn.ModuleList([copy.deepcopy(made) for _ in range(2)])"
+    state = {
+        f"layers.{i}.{n}": TensorSpec(s, "float32") for i in range(2) for n, s in (("weight", (6, 4)), ("bias", (6,)))
+    }
+    result = plan(trace(module("return scale(self.layers[1].weight)", init), tensor(4), state=state))
+    assert {s.name for s in result.storages if s.origin == "state"} == state.keys()
+    assert result.storages[result.launches[0].args[0].tensor.storage].name == "layers.1.weight"  # type: ignore[union-attr]
+    assert not result.prepare
+
+
 def test_weights_packed_in_init_are_prepared_from_the_parameter(trace: Trace) -> None:
     init = "self.w = nn.Parameter(torch.randn(6, 4)); self.packed = self.w.detach().t().contiguous()"
     result = plan(
