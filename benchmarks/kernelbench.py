@@ -12,9 +12,10 @@ is a line of JSON in the file, written when it ends, so that the same command go
 too; of two lines for one problem the later counts.
 
 Each GPU has a worker, which judges one problem after the other against eager and torch.compile; beside that it
-describes, lowers, traces and compiles the next ones. Candidates are screened, several of a problem; or, with `--tier
-judged`, up to the first that is right, checked in full. Without a GPU a smaller case that the judge makes of a problem
-is replayed on the CPU and compared with float64: `checked`, and no time.
+describes, lowers, traces and compiles the next ones. Candidates are screened, several of a problem; with `--tier
+judged` or `confirmed` the fastest is then checked in full and, confirmed, timed again in other processes. Without a GPU
+a smaller case that the judge makes of a problem is replayed on the CPU and compared with float64: `checked`, and no
+time.
 """
 
 import argparse
@@ -68,6 +69,7 @@ Line = dict[str, Any]
 LEVELS = ("level1", "level2", "level3", "level4")
 STAGES = ("described", "proposed", "traced", "compiled", "checked", "correct")
 RIGHT = ("checked", "correct")  # without a GPU; with one
+TIERS: tuple[Tier, ...] = ("screened", "judged", "confirmed")
 
 
 def name_of(path: Path) -> str:
@@ -122,6 +124,7 @@ _TIMED_HEAD = [
     "beats eager",
     "beats torch.compile",
     f"at least {NOT_SLOWER} of torch.compile",
+    "at least the faster baseline",
     "geometric mean",
     "without algebraic",
 ]
@@ -148,7 +151,7 @@ def report(lines: Mapping[str, Line]) -> Iterator[str]:
         return
     is_timed = any(best_of(line) for line in lines.values())
     yield from _table(lines, is_timed=is_timed)
-    if any(attempt.get("tier") == "judged" for line in lines.values() for attempt in line["attempts"]):
+    if any(attempt.get("tier") in TIERS[1:] for line in lines.values() for attempt in line["attempts"]):
         yield from _judged_in_full(lines)
     yield from _listed("Algebraic, by rewrite", lines, rewrites_of)
     yield from _listed("Not right, by cause", lines, lambda line: [] if line["stage"] in RIGHT else [line["cause"]])
@@ -158,9 +161,9 @@ def report(lines: Mapping[str, Line]) -> Iterator[str]:
 
 
 def best_of(line: Line) -> Line | None:
-    """The fastest of the candidates that are right and timed."""
+    """The fastest of the candidates that are right and timed; of those judged most thoroughly, where some were."""
     timed = [attempt for attempt in line["attempts"] if attempt.get("us")]
-    return min(timed, key=lambda attempt: float(attempt["us"][0]), default=None)
+    return min(timed, key=lambda a: (-TIERS.index(a.get("tier", TIERS[0])), float(a["us"][0])), default=None)
 
 
 def rewrites_of(line: Line) -> list[str]:
@@ -222,13 +225,18 @@ def _compared(lines: Sequence[Line]) -> list[str]:
     eager, compiled = ([over[name] for over in found if name in over] for name in ("eager", "compile"))
     beats = [f"{sum(low > 1 for _, low, _ in arms)} of {len(arms)}" for arms in (eager, compiled)]
     kept = f"{sum(speedup >= NOT_SLOWER for speedup, _, _ in compiled)} of {len(compiled)}"
-    return [*beats, kept, _mean(found), _mean(plain)]
+    both = _over_faster(found)
+    ahead = f"{sum(speedup >= 1 for speedup in both)} of {len(both)}"
+    return [*beats, kept, ahead, _mean(both), _mean(_over_faster(plain))]
 
 
-def _mean(found: Sequence[Mapping[str, Any]]) -> str:
-    """The geometric mean over the faster baseline, of those that have both."""
-    both = [min(over["eager"][0], over["compile"][0]) for over in found if {"eager", "compile"} <= over.keys()]
-    return f"{math.exp(fmean(map(math.log, both))):.3f}x ({len(both)})" if both else ""
+def _over_faster(found: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The speed-ups over the faster baseline, of those that have both."""
+    return [min(over["eager"][0], over["compile"][0]) for over in found if {"eager", "compile"} <= over.keys()]
+
+
+def _mean(speedups: Sequence[float]) -> str:
+    return f"{math.exp(fmean(map(math.log, speedups))):.3f}x ({len(speedups)})" if speedups else ""
 
 
 def _listed(title: str, lines: Mapping[str, Line], words_of: Callable[[Line], Sequence[str]]) -> Iterator[str]:
@@ -255,9 +263,10 @@ def _measured(lines: Sequence[Line]) -> str:
     names = ("torch", "triton", "python")
     told = _unique(", ".join(f"{n} {line['versions'][n]}" for n in names) for line in lines if "versions" in line)
     words = [*gpus, *told]
-    if tiers := _unique(a["tier"] for a in attempts if a.get("tier")):
+    if tiers := Counter(best["tier"] for line in lines if (best := best_of(line)) and best.get("tier")):
         most = max(len(line["attempts"]) for line in lines)
-        words.append(f"tier {'/'.join(tiers)}, the fastest of up to {most}, none confirmed in other processes")
+        counted = ", ".join(f"{count} {tier}" for tier, count in tiers.items())
+        words.append(f"the fastest of up to {most} screened: {counted}")
     if memory := _unique(line["memory_gib"] for line in lines if line.get("memory_gib")):
         words.append(f"{'/'.join(f'{gib:g}' for gib in memory)} GiB of the GPU's memory")
     if slots := [int(a["slots"]) for a in attempts if a.get("slots")]:
@@ -292,9 +301,9 @@ _parsing = threading.Lock()  # two threads must not parse Python at a time: CPyt
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one problem: seconds beside the GPU and on it; how many candidates are judged, and how many at `most`, when
-    none of those is right, or none is fast and the GPU has worked on the problem for less than `share_s`. Screened,
-    that is; judged in full are they up to the first that is right. `memory_gib`: of the GPU's; 0 for all of it."""
+    """Of one problem: seconds beside the GPU and on it; how many candidates are screened, and how many at `most`, when
+    none of those is right, or none is fast and the GPU has worked on them for less than `share_s`. `tier`: how
+    thoroughly the fastest of them is judged. `memory_gib`: of the GPU's; 0 for all of it."""
 
     prepare_s: float = 120.0
     judge_s: float = 40.0
@@ -568,7 +577,7 @@ class Bench(Protocol):
     parts: dict[str, float]
     facts: Line
 
-    def bench(self, candidate: Candidate) -> Verdict:
+    def bench(self, candidate: Candidate, tier: Tier = "screened") -> Verdict:
         """The verdict on one that compiled."""
         ...
 
@@ -581,7 +590,7 @@ class OnCpu:
         self.facts: Line = {}
         self._new, self._deadline = deadline.of(place.machine.interpreter), deadline
 
-    def bench(self, candidate: Candidate) -> Verdict:
+    def bench(self, candidate: Candidate, _tier: Tier = "screened") -> Verdict:
         """Replayed and compared with float64."""
         opened = candidate.opened
         self._deadline.kills(opened.desk.kill)
@@ -599,13 +608,12 @@ class OnGpu:
         self._limit_s, self._opened = place.limits.judge_s / 2, 0  # of one baseline: the rest needs time, too
         self._judge: GpuBench | None = None
 
-    def bench(self, candidate: Candidate) -> Verdict:
-        """Against both baselines; judged in full, those that are compiled in time, as `optimize` does. Raises TaskError
-        when the problem does not fit, GpuLost with the judge."""
+    def bench(self, candidate: Candidate, tier: Tier = "screened") -> Verdict:
+        """Against both baselines. Raises TaskError when the problem does not fit, GpuLost with the judge."""
         if self._judge is None:
             self._judge = self._open(candidate.opened)
         try:
-            verdict = self._judge.bench(candidate.update, self._place.limits.tier, all_baselines=True)
+            verdict = self._judge.bench(candidate.update, tier, all_baselines=True)
         except (GpuLost, TaskError) as error:  # with its judge the process that the problem's own code runs in
             self._judge.kill()
             self._judge.close()  # with the runners, which hold memory of the GPU, too
@@ -630,10 +638,9 @@ class OnGpu:
                 baselines=BASELINES,
                 baseline_limit_s=self._limit_s,
                 memory_bytes=int(limits.memory_gib * (1 << 30)),
-                first_tier=limits.tier,
             )
             self.parts["load"] = _since(started_s)
-            found = judge.warm(every=limits.tier == "screened")
+            found = judge.warm()
         finally:
             self.parts["open"] = round(self.parts["open"] + _since(started_s), 2)
         self.facts = {"baselines_us": dict(found.times_us), "build_s": dict(found.build_s), "notes": list(found.notes)}
@@ -668,6 +675,7 @@ class Judging:
     def _judged(self, problem: Problem, parts: dict[str, float]) -> Line:
         started_s = time.monotonic()
         attempts: list[Line] = []
+        tried: list[Candidate] = []
         parts["waited"] = 0.0
         more: Line = {"attempts": attempts, "lost": False}
         with contextlib.ExitStack() as held, Deadline(self.limits.judge_s) as deadline:
@@ -675,15 +683,18 @@ class Judging:
             if self._gpu is not None:
                 bench = OnGpu(self._place, problem, deadline, held)
             try:
-                while candidate := self._next(problem, attempts, deadline, parts):
+                while candidate := self._next(problem, attempts, self._busy_s(started_s, bench), deadline, parts):
                     problem.line["stage"] = max(problem.line["stage"], stage_of(candidate.update), key=_rank)
                     attempt = _attempt(candidate, bench)
                     if deadline.over and attempt["stage"] not in RIGHT:  # its workers were killed in the middle
                         more["cause"] = self._late(bench)
                         break
                     attempts.append(attempt)
-                    if not self._goes_on(attempts, time.monotonic() - started_s):
+                    tried.append(candidate)
+                    if not self._goes_on(attempts, self._busy_s(started_s, bench)):
                         break
+                if self._gpu is not None and self.limits.tier != "screened":
+                    self._judge_in_full(tried, attempts, bench)
             except KerneltuneError as error:
                 is_lost = isinstance(error, GpuLost) and not deadline.over
                 more |= {"cause": self._why(error, bench, deadline), "lost": is_lost}
@@ -691,21 +702,33 @@ class Judging:
         parts["judge"] = round(_since(started_s) - parts["waited"] - parts.get("open", 0.0), 2)
         return _line(problem, more | bench.facts)
 
+    def _judge_in_full(self, tried: Sequence[Candidate], attempts: list[Line], bench: Bench) -> None:
+        """The fastest as thoroughly as the tier says; where it does not hold, the next."""
+        for number in sorted((n for n, a in enumerate(attempts) if a["us"]), key=lambda n: float(attempts[n]["us"][0])):
+            attempts[number] = _attempt(tried[number], bench, self.limits.tier)
+            if attempts[number]["stage"] in RIGHT:
+                return
+
+    def _busy_s(self, started_s: float, bench: Bench) -> float:
+        """Seconds for which the GPU has been at a problem's candidates. Not those of opening it, of which some begin
+        with a process's first imports: how many candidates are tried must not follow from that."""
+        return time.monotonic() - started_s - bench.parts.get("open", 0.0)
+
     def _next(
-        self, problem: Problem, attempts: Sequence[Line], deadline: Deadline, parts: dict[str, float]
+        self, problem: Problem, attempts: Sequence[Line], busy_s: float, deadline: Deadline, parts: dict[str, float]
     ) -> Candidate | None:
         """The next candidate. When there is one that is right, the GPU waits no longer than for a fair share of it."""
         started_s = time.monotonic()
         is_right = any(a["stage"] in RIGHT for a in attempts)
-        share_s = max(0.0, self.limits.share_s - (self.limits.judge_s - deadline.left_s))
-        candidate = problem.candidate(share_s if is_right else deadline.left_s)
+        share_s = max(0.0, self.limits.share_s - busy_s)
+        candidate = problem.candidate(min(share_s, deadline.left_s) if is_right else deadline.left_s)
         parts["waited"] = round(parts["waited"] + _since(started_s), 2)
         return candidate
 
     def _goes_on(self, attempts: Sequence[Line], seconds: float) -> bool:
         """Whether another candidate is worth its time."""
         right = [a for a in attempts if a["stage"] in RIGHT]
-        if right and (self._gpu is None or self.limits.tier != "screened"):
+        if right and self._gpu is None:
             return False
         if len(attempts) < self.limits.attempts:
             return True
@@ -741,9 +764,9 @@ class Judging:
 _JUDGE_S = ("checks_s", "phases_s", "wall_s")
 
 
-def _attempt(candidate: Candidate, bench: Bench) -> Line:
+def _attempt(candidate: Candidate, bench: Bench, tier: Tier = "screened") -> Line:
     started_s, update = time.monotonic(), candidate.update
-    verdict = update.failure or bench.bench(candidate)
+    verdict = update.failure or bench.bench(candidate, tier)
     times = {c.baseline: [c.speedup, c.low, c.high] for c in verdict.comparisons}
     timing, receipt = verdict.timing, verdict.receipt
     return {
@@ -1077,7 +1100,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--report", action="store_true", help="try nothing, print what is stored, in Markdown")
     parser.add_argument("--only", metavar="GLOBS", default="*", help="problems whose level/name fit one: 'level1/1_*'")
     parser.add_argument("--levels", type=_levels, default="1,2", metavar="1,2", help="of 1 to 4; 1,2")
-    parser.add_argument("--tier", choices=("screened", "judged"), default="screened", help="how thoroughly; screened")
+    parser.add_argument("--tier", choices=TIERS, default=TIERS[0], help="of the fastest; screened")
     parser.add_argument("--gpu-memory-gib", type=float, default=0.0, metavar="GIB", help="of the GPU's; else all")
     parser.add_argument("--again", action="store_true", help="try those again that are not right")
     parser.add_argument("--gpus", default="", metavar="0,1", help="a worker each; else one, on whatever there is")
