@@ -23,9 +23,10 @@ reads; neighbouring places of a row of the window are one long row. Against cuDN
 128 channels by 3 x 3 3.2 times as fast, by 5 x 7 8 times, transposed 4 times.
 
 A convolution of few channels is too little for tensor cores, and padding it costs more than they save: it is summed in
-float32, place by place of the window, DIRECT_CHANNELS of the result a program (half of it in three dimensions, where
-16 x 512 places took 1,832 us and 32 x 256 2,184). 3 to 64 channels by 3 x 3 x 3 take cuDNN's time, transposed ones a
-fifth of it, depthwise ones by 3 x 1 a fifth.
+float32, place by place of the window, DIRECT_CHANNELS x DIRECT_PLACES of the result a program; where the window has a
+depth and a width, twice of both and of the warps. 3 channels by 3 x 3 x 3 to 64 take 1,564 us (once of both 1,886, cuDNN
+1,845), by 3 x 3 x 1 1,602 us (twice 1,700, cuDNN 2,693), 8 by 3 x 3 to 32 1,444 us (1,464, cuDNN 1,724), depthwise ones
+by 3 x 3 737 us (cuDNN 2,525), transposed ones of 3 to 16 by 3 x 3 x 3 1,525 us (cuDNN 10,091).
 """
 
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -40,9 +41,9 @@ NUM_STAGES = 3
 CONV_M = 128
 CONV_WARPS = 8
 CONV_STAGES = 4
-DIRECT_CHANNELS = 32
-DIRECT_PLACES = 512
-DIRECT_WARPS = 4
+DIRECT_CHANNELS = 16
+DIRECT_PLACES = 256
+DIRECT_WARPS = 2
 
 
 @triton.jit
@@ -531,9 +532,11 @@ def direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, 
         w = size[2]
         window, size, out = (window[0], 1, window[1]), (size[0], 1, size[1] * w), (out[0], 1, out[1] * w)
         s, p, d = (s[0], 1, 1), (p[0], 0, p[1] * w), (d[0], 1, d[1] * w)
-    bo = min(DIRECT_CHANNELS if out[0] == 1 else DIRECT_CHANNELS // 2, triton.next_power_of_2(each))
+    times = 2 if window[0] > 1 and window[2] > 1 and each > DIRECT_CHANNELS else 1
+    bo = min(DIRECT_CHANNELS * times, triton.next_power_of_2(each))
     bc = min(256, triton.next_power_of_2(out[2]))
-    br = min(DIRECT_PLACES * (4 if bo == 1 else 1) // bc, triton.next_power_of_2(out[0] * out[1]))
+    places = DIRECT_PLACES * times * min(4, DIRECT_CHANNELS * times // bo)  # fewer channels: more places
+    br = min(places // bc, triton.next_power_of_2(out[0] * out[1]))
     padded, taps = triton.cdiv(each, bo) * bo, window[0] * window[1] * window[2]
     f = weight.reshape(groups, c, each, taps) if transposed else weight.reshape(groups, each, c, taps).transpose(1, 2)
     if each > 1:  # what one place of the window is multiplied by lies together
@@ -547,7 +550,7 @@ def direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, 
         x.stride(0), x.stride(1), *three(x.stride()[2:], 0), y.stride(0), y.stride(1), *three(y.stride()[2:], 0),
         GROUPS=groups, PADDED=padded, KD=window[0], KH=window[1], KW=window[2],
         SD=s[0], SH=s[1], SW=s[2], PD=p[0], PH=p[1], PW=p[2], DD=d[0], DH=d[1], DW=d[2],
-        TRANSPOSED=transposed, BIAS=bias is not None, BO=bo, BR=br, BC=bc, num_warps=DIRECT_WARPS,
+        TRANSPOSED=transposed, BIAS=bias is not None, BO=bo, BR=br, BC=bc, num_warps=DIRECT_WARPS * times,
     )  # fmt: skip
     return y
 
@@ -588,7 +591,8 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
     planes = step[0] * step[1] * (1 if merged else step[2])
     taps = window[0] * window[1] * (1 if merged else window[2])
     bn = min(128, max(16, triton.next_power_of_2(each)))
-    bm, bk = CONV_M if bn == 128 else 256, 64 if run % 64 == 0 or run > 128 else 32 if run > 16 else 16
+    bk = 64 if run % 64 == 0 or run > 128 else 32 if run > 16 else 16
+    bm = CONV_M if (bn, bk) == (128, 64) else 256  # 3 channels by 11 x 11 to 96: 2,040 us, 2,821 by 128
     between = [next(w for w in range(1, t + 1) if w * e % t == 0) for t, e in zip(s, d)]  # places for the same outputs
     phases = s[0] * s[1] * s[2] if spaced else 1
     conv_kernel[(triton.cdiv(each, bn) * phases * triton.cdiv(rows, bm), groups)](
@@ -598,6 +602,7 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
         KD=window[0], KH=window[1], KW=1 if merged else window[2], SD=s[0], SH=s[1], SW=1 if merged else s[2],
         DD=d[0], DH=d[1], DW=d[2], WD=between[0], WH=between[1], WW=between[2],
         GROUPS=groups, RUN=run, TRANSPOSED=spaced, BIAS=bias is not None, CHUNK=CHUNK * BLOCK_K // bk,
-        BM=bm, BN=bn, BK=bk, num_warps=CONV_WARPS if bn == 128 else 8, num_stages=CONV_STAGES,
+        BM=bm, BN=bn, BK=bk, num_warps=CONV_WARPS if bn == 128 else 8,
+        num_stages=CONV_STAGES if bn == 128 else 3,
     )  # fmt: skip
     return y
