@@ -804,6 +804,9 @@ def test_a_task_is_open_once_and_the_least_recently_used_goes_when_there_are_mor
                 judges = [bench.judge for bench in benches if isinstance(bench, CpuBench)]
                 assert [judge is judges[0] for judge in judges] == [True, False, True]
                 assert third.patience.replay_s == 7.0
+                compiled = [opened.tools.updater.update(RIGHT).artefacts for opened in (first, second, third)]
+                [name] = compiled[0]
+                assert [artefacts[name] is compiled[0][name] for artefacts in compiled] == [True, False, True]
         assert len(tasks) == 1
         tasks.close()
         assert len(tasks) == 0
