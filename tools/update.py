@@ -32,7 +32,7 @@ from kerneltune.tools.languages.base import device_code, launch_effects
 from kerneltune.tools.languages.ptx import PtxError
 from kerneltune.tools.languages.ptx.candidate import CannotSay, ptx_candidate, short
 from kerneltune.tools.sandbox.workers import Worker, tried_twice
-from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
+from kerneltune.tools.schema.codec import MAX_SOURCE_BYTES, DecodeError, Json, decode, encode, plain
 from kerneltune.tools.schema.errors import Unfit, WorkerError, WorkerTimeout
 from kerneltune.tools.schema.gpus import gpu_for_arch
 from kerneltune.tools.schema.messages import (
@@ -81,7 +81,6 @@ from kerneltune.tools.schema.verdict import MOST_OF_A_NAME, Cause, KernelReport,
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-MAX_SOURCE_BYTES = 1 << 20
 NUL = "\0"
 _LONE = re.compile("[\\ud800-\\udfff]")  # half of a surrogate pair: not a character, and not UTF-8
 HELD_OUT_FAILS = (
