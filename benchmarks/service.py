@@ -29,6 +29,7 @@ import httpx2
 
 from kerneltune.agent.events import Judged, Proposed, Updated
 from kerneltune.agent.record.store import Store
+from kerneltune.tools.schema.verdict import of_a_process
 
 KERNEL = """
 import torch
@@ -121,7 +122,7 @@ class Answered:
         }
         if "wall_s" in told and "reused" not in told:
             found |= {f"- {name}": told[f"{name}_s"] for name in ("wall", "checks") if f"{name}_s" in told}
-            found |= {f"- timing, {name}": seconds for name, seconds in told.get("phases_s", {}).items()}
+            found |= {f"- timing, {name}": seconds for name, seconds in of_a_process(told).get("phases_s", {}).items()}
         return found | {"until answered": self.answered - judged.at}
 
 
