@@ -5,7 +5,9 @@
 Measures, each n times: `optimize bench` of a file as a process of its own; `POST /bench` of that file on a task that is
 open, each time with another comment (nothing of it was seen before but its plans) and with another constant (nothing
 was seen); the same from several clients at once; and GET /health beside them. On a GPU the tiers `screened` and
-`judged`, without one what is there. Prints a table in Markdown, medians and 95th percentiles in seconds.
+`judged`, without one what is there. Prints a table in Markdown, medians and 95th percentiles in seconds, and a table
+of where the seconds of the requests of one client went, by their events and receipts (medians; what is not named is in
+no phase's clock). `--alone` leaves out the several clients and the commands.
 """
 
 import argparse
@@ -18,10 +20,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
+
+from kerneltune.agent.events import Judged, Proposed, Updated
+from kerneltune.agent.record.store import Store
+from kerneltune.tools.schema.verdict import of_a_process
 
 KERNEL = """
 import torch
@@ -56,6 +64,9 @@ def another_constant(number: int) -> str:
     return KERNEL.replace("* 1.0", f"* {1 + number / 1024!r}")
 
 
+ALONE = {"the plans of an earlier one": another_comment, "a new kernel": another_constant}
+
+
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[Callable[[], httpx2.Client]]:
     """Make clients of a service in that folder."""
@@ -74,11 +85,45 @@ def served(folder: Path) -> Iterator[Callable[[], httpx2.Client]]:
             process.send_signal(signal.SIGINT)
 
 
-def bench(client: httpx2.Client, task: str, tier: str, source: str, name: str = "client") -> str:
-    """Bench a source; its verdict's status."""
+def judged_file(client: httpx2.Client, task: str, tier: str, source: str, name: str = "client") -> dict[str, Any]:
+    """Bench a source; the line of it."""
     answer = client.post("/bench", json={"task": task, "tier": tier, "source": source, "client": name})
     answer.raise_for_status()
-    return str(json.loads(answer.text.splitlines()[0])["verdict"]["status"])
+    line: dict[str, Any] = json.loads(answer.text.splitlines()[0])
+    return line
+
+
+def bench(client: httpx2.Client, task: str, tier: str, source: str, name: str = "client") -> str:
+    """Bench a source; its verdict's status."""
+    return str(judged_file(client, task, tier, source, name)["verdict"]["status"])
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A request's line, and when it was asked and answered, Unix time."""
+
+    line: dict[str, Any]
+    asked: float
+    answered: float
+
+    def phases_s(self, store: Store) -> dict[str, float]:
+        """Where its seconds went, one after the other; what the judge did, if it did anything, in it."""
+        events = {type(event): event for event in store.load_attempt(self.line["attempt_id"])}
+        proposed, updated, judged = events[Proposed], events[Updated], events[Judged]
+        assert isinstance(updated, Updated)
+        assert isinstance(judged, Judged)
+        told = self.line["receipt"]["evidence"]
+        found = {
+            "until proposed": proposed.at - self.asked,
+            "trace": updated.trace_s,
+            "compile": updated.compile_s,
+            "until benched": judged.at - proposed.at - updated.trace_s - updated.compile_s - judged.bench_s,
+            "bench": judged.bench_s,
+        }
+        if "wall_s" in told and "reused" not in told:
+            found |= {f"- {name}": told[f"{name}_s"] for name in ("wall", "checks") if f"{name}_s" in told}
+            found |= {f"- timing, {name}": seconds for name, seconds in of_a_process(told).get("phases_s", {}).items()}
+        return found | {"until answered": self.answered - judged.at}
 
 
 def timed(work: Callable[[int], object], n: int) -> list[float]:
@@ -89,6 +134,16 @@ def timed(work: Callable[[int], object], n: int) -> list[float]:
         work(number)
         took.append(time.perf_counter() - began)
     return took
+
+
+def asked_alone(client: httpx2.Client, task: str, tier: str, sources: Sequence[str]) -> list[Answered]:
+    """Each source benched after the one before it."""
+    done = []
+    for source in sources:
+        asked = time.time()
+        line = judged_file(client, task, tier, source)
+        done.append(Answered(line, asked, time.time()))
+    return done
 
 
 def from_a_shell(folder: Path, task: str, tier: str, number: int) -> None:
@@ -131,7 +186,9 @@ def main() -> None:
     parser.add_argument("--task", default="softmax")
     parser.add_argument("--n", type=int, default=20)
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--alone", action="store_true", help="one client, and no commands")
     asked = parser.parse_args()
+    spent: dict[str, list[Answered]] = {}
     print("| what | n | median s | p95 s | most s |\n| --- | --- | --- | --- | --- |", flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -145,14 +202,16 @@ def main() -> None:
                 told = f", {tier}" if has_gpu else ""
                 offset = 0 if tier == "judged" else 500
 
-                def same(number: int, tier: str = tier) -> None:
-                    bench(client, asked.task, tier, another_comment(number))
-
-                def other(number: int, tier: str = tier, offset: int = offset) -> None:
-                    bench(client, asked.task, tier, another_constant(1 + offset + number))
-
-                print(row(f"POST /bench, the plans of an earlier one{told}", timed(same, asked.n)), flush=True)
-                print(row(f"POST /bench, a new kernel{told}", timed(other, asked.n)), flush=True)
+                for what, make in (
+                    ("the plans of an earlier one", another_comment),
+                    ("a new kernel", another_constant),
+                ):
+                    sources = [make(1 + offset + number) for number in range(asked.n)]
+                    done = spent[f"{what}{told}"] = asked_alone(client, asked.task, tier, sources)
+                    took = [one.answered - one.asked for one in done]
+                    print(row(f"POST /bench, {what}{told}", took), flush=True)
+                if asked.alone:
+                    continue
                 began = time.perf_counter()
                 took = crowded(connect, asked.task, tier, asked.clients, max(1, asked.n // 4))
                 rate = 60 * len(took) / (time.perf_counter() - began)
@@ -160,10 +219,16 @@ def main() -> None:
                     row(f"the same from {asked.clients} clients at once ({rate:.1f} a minute){told}", took), flush=True
                 )
             print(row("GET /health", timed(lambda _: client.get("/health"), 10 * asked.n)), flush=True)
-        for tier in ("screened", "judged") if has_gpu else ("judged",):
+        with Store.open(folder / "runs") as store:
+            split = {what: [one.phases_s(store) for one in done] for what, done in spent.items()}
+        for tier in () if asked.alone else ("screened", "judged") if has_gpu else ("judged",):
             told = f", {tier}" if has_gpu else ""
             shell = timed(lambda number, tier=tier: from_a_shell(folder, asked.task, tier, number), asked.n)  # type: ignore[misc]
             print(row(f"`optimize bench` in a shell, a new kernel{told}", shell), flush=True)
+    print("\n| phase, median s | " + " | ".join(split) + " |\n| --- |" + " --- |" * len(split))
+    for name in dict.fromkeys(name for all_of in split.values() for phases in all_of for name in phases):
+        medians = [statistics.median(phases.get(name, 0.0) for phases in all_of) for all_of in split.values()]
+        print(f"| {name} | " + " | ".join(f"{median:.3f}" for median in medians) + " |")
 
 
 if __name__ == "__main__":

@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from kerneltune.tools.bench import Bench
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
-from kerneltune.tools.update import Update, Updater
+
+if TYPE_CHECKING:
+    from kerneltune.tools.bench import Bench
+    from kerneltune.tools.update import Update, Updater
 
 Progress = Callable[[str, str], None]  # name, stage: "tracing", then "checking" or "timing"
 
@@ -31,8 +33,8 @@ class Evaluator:
     what a bench does to a candidate here; `judging`: held by the thread that benches, as the bench takes one at a
     time."""
 
-    updater: Updater
-    benches: Bench
+    updater: "Updater"
+    benches: "Bench"
     bench_stage: Literal["checking", "timing"]
     judging: AbstractContextManager[Any] = field(default_factory=threading.Lock)
 
@@ -55,7 +57,7 @@ class Judgement:
     index: int
     name: str
     source: str
-    update: Update
+    update: "Update"
     verdict: Verdict
     bench_s: float
 
@@ -108,13 +110,15 @@ class _Line:
                 return
             self._waiting[pool.submit(self._update, following[1])] = following
 
-    def _update(self, candidate: Candidate) -> Update:
+    def _update(self, candidate: Candidate) -> "Update":
         if candidate.problem:
+            from kerneltune.tools.update import Update  # a client of the service only names candidates
+
             return Update(failure=Verdict(Status.REJECTED, candidate.problem))
         self._progress(candidate.name, "tracing")
         return (candidate.evaluator or self._evaluator).updater.update(candidate.source)
 
-    def _judged(self, index: int, candidate: Candidate, update: Update) -> Judgement:
+    def _judged(self, index: int, candidate: Candidate, update: "Update") -> Judgement:
         if update.failure:
             return Judgement(index, candidate.name, candidate.source, update, update.failure, 0.0)
         evaluator = candidate.evaluator or self._evaluator

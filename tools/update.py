@@ -13,24 +13,26 @@ for a tuple, as the judge allows.
 """
 
 import contextlib
-import functools
+import copy
 import hashlib
 import itertools
 import math
 import os
 import re
 import reprlib
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from tempfile import gettempdir
+from typing import Self, TypeVar
 
 from kerneltune.tools.languages.base import device_code, launch_effects
 from kerneltune.tools.languages.ptx import PtxError
 from kerneltune.tools.languages.ptx.candidate import CannotSay, ptx_candidate, short
 from kerneltune.tools.sandbox.workers import Worker, tried_twice
-from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
+from kerneltune.tools.schema.codec import MAX_SOURCE_BYTES, DecodeError, Json, decode, encode, plain
 from kerneltune.tools.schema.errors import Unfit, WorkerError, WorkerTimeout
 from kerneltune.tools.schema.gpus import gpu_for_arch
 from kerneltune.tools.schema.messages import (
@@ -77,7 +79,8 @@ from kerneltune.tools.schema.sass import MOST_PTX, effective_bytes, made_plain
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import MOST_OF_A_NAME, Cause, KernelReport, Status, Verdict
 
-MAX_SOURCE_BYTES = 1 << 20
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 NUL = "\0"
 _LONE = re.compile("[\\ud800-\\udfff]")  # half of a surrogate pair: not a character, and not UTF-8
 HELD_OUT_FAILS = (
@@ -89,7 +92,8 @@ _MOST_BYTES = 1 << 40
 MAX_QUESTIONS = 128  # that one trace may put to the compiler: 16 configs of each program
 _MOST_LINES = 1 << 20  # of a source of 1 MiB
 _MOST_DROPPED = 64
-_MOST_REMEMBERED, _MOST_REMEMBERED_BYTES = 64, 4 << 20  # answers of compilers, and cubins of each
+_MOST_REMEMBERED, _MOST_REMEMBERED_BYTES = 256, 1 << 20  # answers of compilers on a task, and the code in each
+_MOST_LISTINGS = 8
 _MOST_PTX_LINES = 8
 MOST_OF_A_MESSAGE = 1800  # leaves room for a note behind it in a detail of 2000 characters
 _FAILURES = (
@@ -220,12 +224,23 @@ class Updater:
         limits: UpdateLimits | None = None,
     ) -> None:
         self.task, self.arch, self.limits = task, arch, limits or UpdateLimits()
-        self._compiling = KernelCompiler(new_compiler, arch, compile_s=self.limits.compile_s)
-        self._tracing = CandidateTracer(
-            new_tracer, self._compiling, trace_s=self.limits.trace_s, variants=self.limits.max_variants
-        )
+        self._work_with(new_tracer, KernelCompiler(new_compiler, arch, compile_s=self.limits.compile_s))
         self.compile_cases: Sequence[str] = [c.name for c in task.cases]
         self.ranks_untimed = False  # then each kernel is disassembled, which takes 0.4 s on a quiet machine
+
+    def _work_with(self, new_tracer: Callable[[], Worker], compiling: "KernelCompiler") -> None:
+        self._compiling = compiling
+        self._tracing = CandidateTracer(
+            new_tracer, compiling, trace_s=self.limits.trace_s, variants=self.limits.max_variants
+        )
+
+    def apart(self, new_tracer: Callable[[], Worker], new_compiler: Callable[[], Worker], limits: UpdateLimits) -> Self:
+        """The same for one of several runs on the task, with workers and limits of its own; what compilers answered is
+        known to all of them."""
+        apart = copy.copy(self)
+        apart.limits = limits
+        apart._work_with(new_tracer, self._compiling.apart(new_compiler, limits.compile_s))
+        return apart
 
     def update(self, source: str, on_stage: Callable[[str], None] = lambda _: None) -> Update:
         """Trace every case, then compile every kernel of the cases that will be run or timed; `on_stage` is
@@ -435,13 +450,29 @@ def _no_text(source: str, at: int, what: str, remedy: str) -> Verdict:
     return Verdict(Status.REJECTED, f"the source {what} (line {line}); {remedy}", lines=(line,), cause=Cause.SOURCE)
 
 
+class _Answers(dict[_K, _V]):
+    """The latest answers of compilers, by all that they were asked. Any thread may use it."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most, self._changing = most, threading.Lock()
+
+    def keep(self, asked: _K, answer: _V) -> None:
+        """Remember one; the oldest goes."""
+        with self._changing:
+            self[asked] = answer
+            while len(self) > self._most:
+                del self[next(iter(self))]
+
+
 class KernelCompiler:
     """Compiles kernels for one target in confined workers, each set in workers of its own. No group waits for another:
     one kernel of 3,000 unrolled steps takes 4 s of a core.
 
     A file with other comments, or one that is benched again, asks for the same kernels: of a softmax in five cases, 1.8
     of the 2.1 s that an update took (sm_90, one core). So what a worker answered for a set of kernels is remembered,
-    for that very set alone: a kernel that takes over its compiler could lie about those compiled beside it.
+    for that very set alone: a kernel that takes over its compiler could lie about those compiled beside it. What a
+    reader said of one text was read beside others, so that no run hears of it from another.
     """
 
     def __init__(
@@ -450,9 +481,15 @@ class KernelCompiler:
         self._new_compiler, self._arch, self._compile_s = new_compiler, arch, compile_s
         self._width = max(1, _side_by_side() if width is None else width)
         self._effects: dict[str, KernelEffects] = {}
-        self._remembered: dict[tuple[str, ...], Built] = {}
-        self._lowered: dict[Program, Lowered] = {}
-        self._listings = functools.lru_cache(maxsize=8)(self._disassembled)  # asked for the order, then to reflect
+        self._remembered = _Answers[tuple[str, ...], Built](_MOST_REMEMBERED)
+        self._lowered = _Answers[Program, Lowered](_MOST_REMEMBERED)
+        self._listings = _Answers[tuple[bytes, ...], SassReply](_MOST_LISTINGS)  # for the order, then to reflect
+
+    def apart(self, new_compiler: Callable[[], Worker], compile_s: float) -> "KernelCompiler":
+        """The same target and memory for one of several runs, with workers and a limit of its own."""
+        apart = KernelCompiler(new_compiler, self._arch, compile_s=compile_s, width=self._width)
+        apart._remembered, apart._lowered, apart._listings = self._remembered, self._lowered, self._listings
+        return apart
 
     def compile(self, groups: Sequence[Sequence[Kernel]], most_s: float = math.inf) -> Built:
         """Compile all groups at once, each in workers of its own: the first on up to `width`, the others, of cases that
@@ -466,7 +503,7 @@ class KernelCompiler:
             for number, (kernels, width) in enumerate(zip(groups, widths, strict=True))
             for i in range(min(width, len(kernels)))
         ]
-        # On the way out workers end first; the pool waits for threads that wait for them.
+        # On the way out workers end first, those that have answered in their threads; the pool waits for these.
         with ThreadPoolExecutor(max(1, len(shares))) as pool, contextlib.ExitStack() as stack:
             known = [self._remembered.get(_names(kernels)) for _, kernels in shares]
             sources = [built or stack.enter_context(self._new_compiler()) for built in known]
@@ -484,9 +521,10 @@ class KernelCompiler:
 
     def _share(self, worker: Worker, kernels: Sequence[Kernel], deadline: float, limit_s: float) -> Built:
         try:
-            built = tried_twice(
-                lambda by: self._one(by, kernels, max(0.1, deadline - time.monotonic())), worker, self._new_compiler
-            )
+            with worker:
+                built = tried_twice(
+                    lambda by: self._one(by, kernels, max(0.1, deadline - time.monotonic())), worker, self._new_compiler
+                )
         except WorkerTimeout:
             names = ", ".join(sorted({k.name for k in kernels}))
             words = f"compiling {names} took longer than {limit_s:.3g} s"
@@ -496,9 +534,7 @@ class KernelCompiler:
                 failure=Verdict(Status.COMPILE_FAILED, f"the compiler {end_of(error)}", cause=Cause.COMPILER_DIED)
             )
         if not built.failure and sum(len(a.cubin) for a in built.artefacts.values()) <= _MOST_REMEMBERED_BYTES:
-            self._remembered[_names(kernels)] = built
-            while len(self._remembered) > _MOST_REMEMBERED:
-                self._remembered.pop(next(iter(self._remembered)), None)
+            self._remembered.keep(_names(kernels), built)
         return built
 
     def _one(self, worker: Worker, kernels: Sequence[Kernel], timeout_s: float) -> Built:
@@ -526,16 +562,19 @@ class KernelCompiler:
         if not artefacts:
             return SassReply(problem="nothing was compiled")
         try:
-            return _checked(self._listings(tuple(a.cubin for a in artefacts)), artefacts)
+            return _checked(self._disassembled(tuple(a.cubin for a in artefacts)), artefacts)
         except WorkerTimeout:
             return SassReply(problem=f"disassembling took longer than {SASS_S * len(artefacts):g} s")
         except (WorkerError, DecodeError) as error:
             return SassReply(problem=f"the disassembler {end_of(error)}")
 
     def _disassembled(self, cubins: tuple[bytes, ...]) -> SassReply:
+        if (known := self._listings.get(cubins)) is not None:
+            return known
         with self._new_compiler() as worker:
             message = worker.call(encode(SassRequest(self._arch)), list(cubins), timeout_s=SASS_S * len(cubins))
-            return decode(SassReply, message.body)
+        self._listings.keep(cubins, reply := decode(SassReply, message.body))
+        return reply
 
     def ptx(self, kernels: Sequence[Kernel], stage: PtxStage = "ptx") -> PtxReply:
         """Triton's PTX of each kernel, or its TTGIR, or the problem."""
@@ -596,7 +635,8 @@ class KernelCompiler:
         except (WorkerError, DecodeError) as error:
             words = f"the compiler {end_of(error)}"
             return Lowered(failure=Failure(Status.COMPILE_FAILED, words, cause=Cause.COMPILER_DIED))
-        self._lowered = (self._lowered if len(self._lowered) < _MOST_REMEMBERED else {}) | {program: made}
+        if not made.failure and len(made.ptx) <= _MOST_REMEMBERED_BYTES:
+            self._lowered.keep(program, made)
         return made
 
     def facts(self, kernel: Kernel, most_s: float) -> CompilerFacts:

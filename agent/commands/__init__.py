@@ -5,6 +5,8 @@ it runs, since its page waits for what stands at its top.
 """
 
 import contextlib
+import importlib
+import threading
 from collections.abc import Iterator, Mapping
 from importlib import util
 from pathlib import Path
@@ -94,10 +96,11 @@ def may_use_service(settings: "Settings") -> bool:
 
 @contextlib.contextmanager
 def service_answer(
-    runs_dir: Path, path: str, asked: Mapping[str, Any], why_not: str = ""
+    runs_dir: Path, path: str, asked: Mapping[str, Any], why_not: str = "", *, module: str = ""
 ) -> "Iterator[httpx2.Response | None]":
     """What the service of these runs answers, as it comes; None where it does not judge, of which a person is told the
-    reason: that of the caller (`why_not`), or the service's own. Raises Unfit when it ends on the way."""
+    reason: that of the caller (`why_not`), or the service's own. Raises Unfit when it ends on the way. `module`: what
+    reading the answer needs is imported while the service judges."""
     import httpx2
 
     from kerneltune.agent.view.output import say
@@ -113,6 +116,8 @@ def service_answer(
                 say(f"… judged here, not by {its}: {why}")
                 yield None
                 return
+            if module:
+                threading.Thread(target=importlib.import_module, args=[module]).start()
             with client.stream("POST", path, json=asked) as answer:
                 if answer.status_code != 200:
                     answer.read()

@@ -47,7 +47,7 @@ from kerneltune.agent.record.folder import ReceiptBook, alive, receipt_path
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter, StatusLine, choose_view
-from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, shell_word
+from kerneltune.tools.schema.codec import MAX_SOURCE_BYTES, Json, encode, leads_within, one_line, parsed, shell_word
 from kerneltune.tools.schema.errors import Unfit, UsageError, WorkerError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import Status, Verdict, losses_in_words
@@ -138,7 +138,8 @@ def _through_service(
     full disk, and WorkerError when it has a fault."""
     asked = {"task": task, "sources": {c.name: c.source for c in candidates}, "tier": settings.tier, "client": "bench"}
     why_not = "one of the files is no text" if any(c.problem for c in candidates) else ""
-    with service_answer(settings.runs_dir, "/bench", asked, why_not) as answer:
+    shown = "" if json else "kerneltune.agent.record.store"
+    with service_answer(settings.runs_dir, "/bench", asked, why_not, module=shown) as answer:
         if answer is None:
             return None
         view = _view(len(candidates), json=json, plain=plain)
@@ -148,10 +149,8 @@ def _through_service(
 
 def _told(lines: Iterable[str], view: "FilesView", runs_dir: Path, *, json: bool) -> int:
     """Show what a service says of each file: as it does, or what the record has by then."""
-    from kerneltune.agent.record.store import Store
-
-    after, accepted = 0, False
-    with Store.open(runs_dir, to_look=True) as store:
+    after, accepted, store = 0, False, None
+    with contextlib.ExitStack() as held:
         for line in lines:
             told = parsed(line)
             if told["type"] == "error":
@@ -161,6 +160,10 @@ def _told(lines: Iterable[str], view: "FilesView", runs_dir: Path, *, json: bool
             if json:
                 print(line, flush=True)
                 continue
+            if store is None:
+                from kerneltune.agent.record.store import Store
+
+                store = held.enter_context(Store.open(runs_dir, to_look=True))
             run_id = told.get("run_id") or str(told["attempt_id"]).rpartition("/")[0]
             view.folder = runs_dir / run_id
             after, events = store.later_events(run_id, after)
@@ -444,8 +447,6 @@ def read_candidates(names: Sequence[str], stdin: BinaryIO | None = None) -> "lis
 
 
 def _read(name: str, stdin: BinaryIO | None) -> "Iterator[Candidate]":
-    from kerneltune.tools.update import MAX_SOURCE_BYTES
-
     if name == STDIN:
         yield from_bytes("<stdin>", (stdin or sys.stdin.buffer).read(MAX_SOURCE_BYTES + 1))
         return
@@ -476,8 +477,6 @@ def _is_hidden(parts: Iterable[str]) -> bool:
 
 
 def _candidate(path: Path) -> "Candidate":
-    from kerneltune.tools.update import MAX_SOURCE_BYTES
-
     try:
         with path.open("rb") as file:
             data = file.read(MAX_SOURCE_BYTES + 1)
@@ -491,7 +490,6 @@ def from_bytes(name: str, data: bytes, n_bytes: int = 0) -> "Candidate":
     """A candidate of what a file begins with; `n_bytes` is the whole file's size, when it is known. What is no text
     becomes a candidate with a problem: it gets a verdict too."""
     from kerneltune.tools.evaluator import Candidate
-    from kerneltune.tools.update import MAX_SOURCE_BYTES
 
     if len(data) > MAX_SOURCE_BYTES:
         size = f"{n_bytes} bytes" if n_bytes > len(data) else f"more than {MAX_SOURCE_BYTES} bytes"

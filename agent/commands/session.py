@@ -162,11 +162,13 @@ class Session:
 
     def apart(self, patience: "Patience | None" = None) -> "Session":
         """The same open task for one of several runs: with workers of its own, so that what one gives up is not the
-        others', and the judge, which they share. `patience`: of these workers, where it is another one."""
+        others', and the judge and what compilers answered, which they share. `patience`: of these workers, where it is
+        another one."""
         machine, benches, patience = self.workshop.machine.apart(), self.tools.benches, patience or self.patience
         if isinstance(benches, CpuBench):
             benches = benches.apart(machine.interpreter, patience.replay_s)
-        updater = updater_for(self.workshop, self.task, machine, patience)
+        limits = replace(self.tools.updater.limits, trace_s=patience.trace_s, compile_s=patience.compile_s)
+        updater = self.tools.updater.apart(machine.tracer, machine.compiler, limits)
         tools = replace(self.tools, updater=updater, benches=benches)
         return replace(self, machine=machine, tools=tools, patience=patience)
 

@@ -234,6 +234,19 @@ def test_a_bench_answers_as_the_command_does_and_the_same_plans_are_judged_once(
     assert repeated["receipt"]["evidence"]["reused"] is True
 
 
+def loaded_for(*words: str, cwd: Path) -> list[str]:
+    """What a command has loaded by its end, of what takes a while to load."""
+    heavy = ("torch", "numpy", "kerneltune.tools.update", "kerneltune.agent.record.store")
+    code = f"""
+import sys
+from kerneltune.agent.cli import app
+app({words!r}, result_action="return_value")
+print(*(name for name in {heavy!r} if name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, env=env(), capture_output=True, text=True)
+    return done.stdout.splitlines()[-1].split()
+
+
 def test_optimize_bench_has_a_running_service_judge_and_shows_it_as_ever(service: Served) -> None:
     (service.folder / "tasks" / "own.py").write_text(REFERENCE)
     (service.folder / "right.py").write_text(RIGHT)
@@ -248,6 +261,8 @@ def test_optimize_bench_has_a_running_service_judge_and_shows_it_as_ever(service
     assert (service.folder / "runs" / run_id / "receipts" / "1.json").is_file()
     told = optimize(*words, "--json", cwd=service.folder)
     assert [json.loads(line)["type"] for line in told.stdout.splitlines()] == ["judged_file"] * 2 + ["bench_summary"]
+    assert loaded_for(*words, cwd=service.folder) == ["kerneltune.agent.record.store"]
+    assert loaded_for(*words, "--json", cwd=service.folder) == []
     (service.folder / "other.py").write_text(REFERENCE)
     here = optimize("bench", "wrong.py", "--task", "other.py", cwd=service.folder)
     assert (here.returncode, "judged here, not by the service" in here.stderr) == (1, True)
@@ -804,6 +819,9 @@ def test_a_task_is_open_once_and_the_least_recently_used_goes_when_there_are_mor
                 judges = [bench.judge for bench in benches if isinstance(bench, CpuBench)]
                 assert [judge is judges[0] for judge in judges] == [True, False, True]
                 assert third.patience.replay_s == 7.0
+                compiled = [opened.tools.updater.update(RIGHT).artefacts for opened in (first, second, third)]
+                [name] = compiled[0]
+                assert [artefacts[name] is compiled[0][name] for artefacts in compiled] == [True, False, True]
         assert len(tasks) == 1
         tasks.close()
         assert len(tasks) == 0

@@ -700,6 +700,26 @@ def test_a_compilers_answer_is_remembered_for_the_very_set_of_kernels_that_it_wa
     assert len(begun) == 4, "a failure may be the machine's"
 
 
+def test_runs_on_one_task_share_what_compilers_answered_and_none_of_their_workers_or_limits(machine: Machine) -> None:
+    task, source = a_task(rows_of(4, "main")), HEADER + COPY_KERNEL + GOOD
+    first = Updater(task, "sm_90", machine.tracer, machine.compiler)
+    begun: list[Worker] = []
+
+    def compiler() -> Worker:
+        begun.append(machine.compiler())
+        return begun[-1]
+
+    second = first.apart(machine.tracer, compiler, UpdateLimits(trace_s=7.0))
+    compiled = first.update(source)
+    first.sass(compiled)
+    again = second.update(source + "# once more")
+    assert (second.limits.trace_s, first.limits.trace_s) == (7.0, 60.0)
+    assert again.plans_sha256 == compiled.plans_sha256
+    assert [again.artefacts[name] is artefact for name, artefact in compiled.artefacts.items()] == [True]
+    assert second.sass(again) == first.sass(compiled)
+    assert len(begun) == 1, "a reader of texts alone: what it says of one it may say for the sake of another"
+
+
 def test_configs_that_no_block_has_room_for_are_passed_over_as_an_autotuner_does(machine: Machine) -> None:
     source = (
         """

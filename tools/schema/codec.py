@@ -222,6 +222,7 @@ def _require(ok: bool, data: Json, where: str, wanted: str) -> Json:
 
 _PIECE_BYTES = 1 << 24  # unpacked at a time
 MOST_FILE_BYTES = 1 << 26  # of a text: a task, a receipt with its plan, a configuration
+MAX_SOURCE_BYTES = 1 << 20  # of a candidate
 MOST_VALUES = 1 << 23  # a plan of 20,000 launches with 16 arguments each has 5 million
 
 
