@@ -866,7 +866,7 @@ def _wrapped(line: str) -> str:
         statement = ast.parse(f"{text} pass" if text.endswith(":") else text).body[0]
     except SyntaxError:  # part of a longer statement
         return line
-    parts, start = _arguments(statement)
+    parts, start = _arguments(statement, text)
     if len(parts) < 2:
         return line
     indent = " " * (len(line) - len(text))
@@ -877,9 +877,9 @@ def _wrapped(line: str) -> str:
     return "\n".join([indent + text[:start], *(inside + part.replace("\0", " ") for part in body), closing])
 
 
-def _arguments(statement: ast.stmt) -> tuple[list[str], int]:
-    """Return the arguments of a call or a definition that is the end of a statement of one line, and the column behind
-    its bracket."""
+def _arguments(statement: ast.stmt, text: str) -> tuple[list[str], int]:
+    """Return the arguments of a call or a definition that is the end of a statement of one line, `text`, and the column
+    behind its bracket."""
     if isinstance(statement, ast.FunctionDef):
         return ast.unparse(statement.args).split(", "), len(f"def {statement.name}(")
     call = getattr(statement, "value", None)
@@ -888,7 +888,8 @@ def _arguments(statement: ast.stmt) -> tuple[list[str], int]:
     keywords = [f"{keyword.arg}={ast.unparse(keyword.value)}" for keyword in call.keywords if keyword.arg]
     parts = [*map(ast.unparse, call.args), *keywords]
     complete = len(keywords) == len(call.keywords)
-    return (parts if complete else []), (call.func.end_col_offset or 0) + 1
+    called = text.encode()[: call.func.end_col_offset].decode()  # columns count bytes; brackets around it lie outside
+    return (parts if complete else []), text.index("(", len(called)) + 1
 
 
 # ---

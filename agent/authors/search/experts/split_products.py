@@ -20,13 +20,18 @@ infinity or a NaN may be NaN where float32 has an infinity.
 4096 cubed takes 725 us with the pairs made from both operands (cuBLAS 2,705). A convolution is a sum of products over the
 places of its window: x lies padded and channels last, so that a place is the same matrix some rows further on, which TMA
 reads; neighbouring places of a row of the window are one long row. Against cuDNN in float32, KernelBench's sizes: 64 to
-128 channels by 3 x 3 3.2 times as fast, by 5 x 7 8 times, transposed 4 times.
+128 channels by 3 x 3 3.2 times as fast, by 5 x 7 8 times, transposed 4 times. To at most 32 channels what is read of x
+bounds it: both halves of the filters are multiplied by the upper half of x in one product, and x is read twice, not three
+times (1/70 11,687 to 9,433 us, 1/78 2,940 to 2,516; of 64, where products bound it, 1/77 890 to 1,241). Tiles of 256
+places where channels are few (3 by 11 x 11 to 96: 2,040 us, 2,821 by 128), of 128 by 4 warps for 64 transposed with a
+stride (2/26 1,931 to 1,392 us).
 
 A convolution of few channels is too little for tensor cores, and padding it costs more than they save: it is summed in
 float32, place by place of the window, DIRECT_CHANNELS x DIRECT_PLACES of the result a program; where the window has a
 depth and a width, twice of both and of the warps. 3 channels by 3 x 3 x 3 to 64 take 1,564 us (once of both 1,886, cuDNN
-1,845), by 3 x 3 x 1 1,602 us (twice 1,700, cuDNN 2,693), 8 by 3 x 3 to 32 1,444 us (1,464, cuDNN 1,724), depthwise ones
-by 3 x 3 737 us (cuDNN 2,525), transposed ones of 3 to 16 by 3 x 3 x 3 1,525 us (cuDNN 10,091).
+1,845), by 3 x 3 x 1 1,614 us (cuDNN 2,693), 8 by 3 x 3 to 32 1,444 us (cuDNN 1,724), depthwise ones by 3 x 3 737 us
+(cuDNN 2,525), transposed ones of 3 to 16 by 3 x 3 x 3 1,525 us (cuDNN 10,091). 64 channels by 1 x 1 are many: directly
+1/87 takes 13,706 us, by products 8,647.
 """
 
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -281,10 +286,7 @@ def spread_kernel(
     at = tl.program_id(0).to(tl.int64) * BP + tl.arange(0, BP)
     group = tl.program_id(1) % GROUPS
     channel = tl.program_id(1) // GROUPS * BC + tl.arange(0, BC)
-    rest = at
-    if MERGED:
-        pw = rest % SW
-        rest = rest // SW
+    pw, rest = at % SW, at // SW  # as x lies: one plane after the other, a stride of 3 read all of it three times
     i_w = rest % wq
     rest = rest // wq
     i_h = rest % hq
@@ -293,9 +295,10 @@ def spread_kernel(
     rest = rest // dq
     image = rest % n
     rest = rest // n
+    place = at
     if not MERGED:
-        pw = rest % SW
-        rest = rest // SW
+        plane = positions // (SD * SH * SW)
+        place = (rest * SW + pw) * plane + at // SW % plane
     z, y, x = i_d * SD + rest // SH - PD, i_h * SH + rest % SH - PH, i_w * SW + pw - PW
     inside = (at < positions) & (z >= 0) & (z < d) & (y >= 0) & (y < h) & (x >= 0) & (x < w)
     from_ = image * x_n + z * x_d + y * x_h + x * x_w
@@ -305,7 +308,7 @@ def spread_kernel(
     )  # fmt: skip
     up, _ = powers(tl.load(most_ptr + image, mask=at < positions, other=0))
     high, low = pair(value * up[:, None])
-    to = (group * positions + at)[:, None] * CP + channel[None, :]
+    to = (group * positions + place)[:, None] * CP + channel[None, :]
     kept = (at < positions)[:, None] & (channel < CP)[None, :]
     tl.store(pairs_ptr + to, high, mask=kept)
     tl.store(pairs_ptr + to + GROUPS * positions * CP, low, mask=kept)
@@ -313,10 +316,11 @@ def spread_kernel(
 
 @triton.jit
 def filter_kernel(
-    w_ptr, pairs_ptr, back_ptr, c, each, w_g, w_o, w_c, parts,
+    w_ptr, pairs_ptr, back_ptr, c, each, w_g, w_o, w_c, rows, parts,
     KT: tl.constexpr, KW: tl.constexpr, CP: tl.constexpr, MERGED: tl.constexpr, FLIPPED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Filters as pairs: [part, group, tap, output channel, (place in a row of the window,) channel]."""
+    """Filters as pairs: [group, tap, output channel of `rows`, (place in a row of the window,) channel]; the lower
+    halves `parts` numbers further on."""
     own = tl.program_id(0)
     group, o = own // each, own % each
     w_ptr += group.to(tl.int64) * w_g + o.to(tl.int64) * w_o
@@ -336,9 +340,9 @@ def filter_kernel(
         v = tl.load(w_ptr + channel.to(tl.int64) * w_c + from_, mask=inside, other=0.0)
         high, low = pair(v * up)
         if MERGED:
-            to = ((group * KT + tap // KW).to(tl.int64) * each + o) * (KW * CP) + tap % KW * CP + channel
+            to = ((group * KT + tap // KW).to(tl.int64) * rows + o) * (KW * CP) + tap % KW * CP + channel
         else:
-            to = ((group * WINDOW + tap).to(tl.int64) * each + o) * CP + channel
+            to = ((group * WINDOW + tap).to(tl.int64) * rows + o) * CP + channel
         tl.store(pairs_ptr + to, high, mask=t < WINDOW * CP)
         tl.store(pairs_ptr + to + parts, low, mask=t < WINDOW * CP)
 
@@ -382,9 +386,12 @@ def conv_kernel(
     KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     DD: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
     GROUPS: tl.constexpr, RUN: tl.constexpr, TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, CHUNK: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BOTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Each place of the window is a product: rows of x, moved by the place, with the filters' channels there."""
+    """Each place of the window is a product: rows of x, moved by the place, with the filters' channels there; with
+    BOTH halves of theirs at a time, so that x is read twice, not three times."""
+    TURNS: tl.constexpr = 2 if BOTH else 3
+    WIDTH: tl.constexpr = 2 * BN if BOTH else BN
     columns, group = tl.cdiv(each, BN), tl.program_id(1)
     column, rest = tl.program_id(0) % columns * BN, tl.program_id(0) // columns
     td, th, tw, fd, fh, fw, rd, rh, rw = KD, KH, KW, 0, 0, 0, 0, 0, 0
@@ -394,11 +401,11 @@ def conv_kernel(
         fd, td = first_tap(rd, KD, SD, DD, WD)
         fh, th = first_tap(rh, KH, SH, DH, WH)
         fw, tw = first_tap(rw, KW, SW, DW, WW)
-    acc, total = tl.zeros((BM, BN), tl.float32), tl.zeros((BM, BN), tl.float32)
+    acc, total = tl.zeros((BM, WIDTH), tl.float32), tl.zeros((BM, WIDTH), tl.float32)
     along = (RUN + BK - 1) // BK
     steps = td * th * tw * along
     each_turn, across, down = tl.maximum(steps, 1), tl.maximum(tw, 1), tl.maximum(th, 1)
-    for step in range(0, 3 * steps):
+    for step in range(0, TURNS * steps):
         turn, t = step // each_turn, step % each_turn
         start, t = t % along * BK, t // along
         kw, kh, kd = t % across, t // across % down, t // (across * down)
@@ -413,12 +420,15 @@ def conv_kernel(
         tap = (group * KD + kd) * KH * KW + kh * KW + kw
         low, lower = tl.where(turn == 0, GROUPS, 0), tl.where(turn == 1, GROUPS, 0)
         p = x.load([(low + group) * PLANES * rows + rest * BM + move, start])
-        q = f.load([(lower * KD * KH * KW + tap) * each + column, start])
+        q = f.load([tap * WIDTH if BOTH else (lower * KD * KH * KW + tap) * each + column, start])
         acc = tl.dot(p, q.T, acc)
         if step % CHUNK == CHUNK - 1:
             total += acc
-            acc = tl.zeros((BM, BN), tl.float32)
+            acc = tl.zeros((BM, WIDTH), tl.float32)
     acc = tl.where(steps > 0, acc + total, 0.0)  # no place of a dilated window may reach an output
+    if BOTH:
+        with_high, with_low = halves(acc, BM, WIDTH)
+        acc = with_high + with_low
     pieces = halves(acc, BM, BN) if BN >= 64 else (acc,)  # 64-bit addresses of a whole 256 x 64 tile spill 2,360 bytes
     for piece in tl.static_range(2 if BN >= 64 else 1):
         put_places(
@@ -452,16 +462,18 @@ def spread(x, c, groups, size, room, step, pad, merged, run):
     return made, most
 
 
-def filters(weight, c, each, groups, window, inputs_first, flipped, merged):
-    """Filters as pairs of float16, and the factors of their scales."""
+def filters(weight, c, each, groups, window, inputs_first, flipped, merged, height):
+    """Filters as pairs of float16, and the factors of their scales. `height`: of a place's upper halves, which then
+    lie before its lower ones; 0 where all upper halves do."""
     weight, cp = weight.contiguous(), triton.cdiv(c, 8) * 8
-    parts = groups * each * window[0] * window[1] * window[2] * cp
-    made = torch.empty(2 * parts, dtype=torch.float16, device=weight.device)
+    size = groups * (height or each) * window[0] * window[1] * window[2] * cp
+    made = (torch.empty if height in (0, each) else torch.zeros)(2 * size, dtype=torch.float16, device=weight.device)
+    parts = height * cp * (window[2] if merged else 1) or size
     back = torch.empty(groups * each, dtype=torch.float32, device=weight.device)
     of_group = (c if inputs_first else each) * weight.stride(0)
     own, other = (weight.stride(1), weight.stride(0)) if inputs_first else weight.stride()[:2]
     filter_kernel[(groups * each,)](
-        weight, made, back, c, each, of_group, own, other, parts,
+        weight, made, back, c, each, of_group, own, other, 2 * height or each, parts,
         KT=window[0] * window[1], KW=window[2], CP=cp, MERGED=merged, FLIPPED=flipped, BLOCK=1024, num_warps=4,
     )  # fmt: skip
     return made, back
@@ -528,11 +540,11 @@ def direct_kernel(
 
 
 def direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, transposed, groups):
-    if window[2] == 1 and not transposed and (s[1], s[2], p[2]) == (1, 1, 0):  # all rows as one, for they may be short
+    times = 2 if window[0] > 1 and window[2] > 1 and each > DIRECT_CHANNELS else 1
+    if window[2] == 1 and size[2] < 64 and not transposed and (s[1], s[2], p[2]) == (1, 1, 0):  # short rows as one
         w = size[2]
         window, size, out = (window[0], 1, window[1]), (size[0], 1, size[1] * w), (out[0], 1, out[1] * w)
         s, p, d = (s[0], 1, 1), (p[0], 0, p[1] * w), (d[0], 1, d[1] * w)
-    times = 2 if window[0] > 1 and window[2] > 1 and each > DIRECT_CHANNELS else 1
     bo = min(DIRECT_CHANNELS * times, triton.next_power_of_2(each))
     bc = min(256, triton.next_power_of_2(out[2]))
     places = DIRECT_PLACES * times * min(4, DIRECT_CHANNELS * times // bo)  # fewer channels: more places
@@ -557,6 +569,8 @@ def direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, 
 
 def split_convolution(x, weight, stride, padding, dilation, transposed, output_padding, groups, bias=None):
     """What torch.convolution gives, x and weight being float32."""
+    if groups == x.shape[1] and not transposed and max(stride) > 1:  # directly 5 x 5 takes 2,857 us, cuDNN 1,431
+        return torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     dims, n, window, size = x.dim() - 2, x.shape[0], three(weight.shape[2:], 1), three(x.shape[2:], 1)
     c, each = x.shape[1] // groups, (weight.shape[1] if transposed else weight.shape[0] // groups)
     last = torch.channels_last if dims == 2 else torch.channels_last_3d
@@ -572,9 +586,10 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
         (n, groups * each, *out[3 - dims :]), dtype=x.dtype, device=x.device,
         memory_format=last if is_last else torch.contiguous_format,
     )  # fmt: skip
-    if c == 1 or each <= 8 or c * window[0] * window[1] * window[2] <= 81:  # too little for tensor cores
-        return direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, transposed, groups)
     spaced = transposed and max(s) > 1  # a transposed one of stride 1 is an ordinary one with the window turned round
+    few = c <= 16 and c * window[0] * window[1] * window[2] <= 81  # too little for tensor cores
+    if c == 1 or few or (each <= 8 and not spaced):
+        return direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, transposed, groups)
     merged = not spaced and d[2] == 1
     if spaced:
         first, off, step = [q // t for q, t in zip(p, s)], [r // t for r, t in zip(reach, s)], (1, 1, 1)
@@ -586,23 +601,24 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
     cp = triton.cdiv(c, 8) * 8
     run = cp * (window[2] if merged else 1)  # numbers that lie together in a row of the window
     x_pairs, most = spread(x, c, groups, size, room, step, pad, merged, run)
-    f_pairs, back = filters(weight, c, each, groups, window, transposed, transposed and not spaced, merged)
+    bn = min(128, max(16, triton.next_power_of_2(each)))
+    both, short = bn <= 32, bn == 64 and spaced  # a phase of a transposed one has few places of the window
+    f_pairs, back = filters(weight, c, each, groups, window, transposed, transposed and not spaced, merged, both * bn)
     rows = n * room[0] * room[1] * room[2]
     planes = step[0] * step[1] * (1 if merged else step[2])
     taps = window[0] * window[1] * (1 if merged else window[2])
-    bn = min(128, max(16, triton.next_power_of_2(each)))
     bk = 64 if run % 64 == 0 or run > 128 else 32 if run > 16 else 16
-    bm = CONV_M if (bn, bk) == (128, 64) else 256  # 3 channels by 11 x 11 to 96: 2,040 us, 2,821 by 128
+    bm = CONV_M if (bn, bk) == (128, 64) else 128 if short else 256
     between = [next(w for w in range(1, t + 1) if w * e % t == 0) for t, e in zip(s, d)]  # places for the same outputs
     phases = s[0] * s[1] * s[2] if spaced else 1
     conv_kernel[(triton.cdiv(each, bn) * phases * triton.cdiv(rows, bm), groups)](
         TensorDescriptor(x_pairs, [2 * groups * planes * rows, run], [cp * (step[2] if merged else 1), 1], [bm, bk]),
-        TensorDescriptor(f_pairs, [2 * groups * taps * each, run], [run, 1], [bn, bk]),
+        TensorDescriptor(f_pairs, [f_pairs.numel() // run, run], [run, 1], [2 * bn if both else bn, bk]),
         most, back, bias, y, each, *room, rows, *out, y.stride(0), y.stride(1), *three(y.stride()[2:], 0), *base, *off,
         KD=window[0], KH=window[1], KW=1 if merged else window[2], SD=s[0], SH=s[1], SW=1 if merged else s[2],
         DD=d[0], DH=d[1], DW=d[2], WD=between[0], WH=between[1], WW=between[2],
         GROUPS=groups, RUN=run, TRANSPOSED=spaced, BIAS=bias is not None, CHUNK=CHUNK * BLOCK_K // bk,
-        BM=bm, BN=bn, BK=bk, num_warps=CONV_WARPS if bn == 128 else 8,
-        num_stages=CONV_STAGES if bn == 128 else 3,
+        BOTH=both, BM=bm, BN=bn, BK=bk, num_warps=CONV_WARPS if bn == 128 else 4 if short else 8,
+        num_stages=3 if bn == 64 and not spaced else CONV_STAGES,
     )  # fmt: skip
     return y

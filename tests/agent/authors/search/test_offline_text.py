@@ -126,6 +126,14 @@ def test_long_lines_are_broken_between_arguments_and_mean_the_same() -> None:
     assert ast.dump(ast.parse(text)) == ast.dump(ast.parse("def f():\n" + call))
 
 
+@pytest.mark.parametrize("called", ["(made_anew if fits else made_of_zeros)", "größter_gemeinsamer_teiler"])
+def test_a_long_call_of_what_is_no_plain_name_is_broken_behind_its_bracket(called: str) -> None:
+    call = f"    y = {called}({', '.join(f'argument_{i}' for i in range(20))})"
+    text = wrapped("def f():\n" + call)
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert ast.dump(ast.parse(text)) == ast.dump(ast.parse("def f():\n" + call))
+
+
 def test_what_a_library_does_is_said_without_the_views() -> None:
     code = """
 def call(args):
