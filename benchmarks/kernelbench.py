@@ -187,7 +187,7 @@ def peak_gb(line: Line) -> float:
 
 def _judged_in_full(lines: Mapping[str, Line]) -> Iterator[str]:
     """How many problems were, each of the others with the reason, and the memory that they took."""
-    others = {name: why for name, line in lines.items() if (why := not_in_full(line))}
+    others = {name: why for name, line in lines.items() if (why := not_in_full(line) or _only_screened(line))}
     yield from ("", f"Judged in full: {len(lines) - len(others)} of {len(lines)}. The others:", "")
     yield from (f"- {name}: {why[:400]}" for name, why in sorted(others.items()))
     if peaks := sorted((peak, name) for name, line in lines.items() if (peak := peak_gb(line))):
@@ -197,6 +197,11 @@ def _judged_in_full(lines: Mapping[str, Line]) -> Iterator[str]:
             f"Memory of the GPU at most, judge and runner together: median {median(p for p, _ in peaks):.1f} GB, 90 % "
             f"within {tenth:.1f} GB, most {peaks[-1][0]:.1f} GB ({peaks[-1][1]})."
         )
+
+
+def _only_screened(line: Line) -> str:
+    best = best_of(line)
+    return "" if best is None or best["tier"] in TIERS[1:] else f"screened alone; {line.get('cut') or 'no time left'}"
 
 
 def _table(lines: Mapping[str, Line], *, is_timed: bool) -> Iterator[str]:

@@ -149,9 +149,11 @@ def test_problems_judged_in_full_are_counted_and_each_of_the_others_is_named_wit
         judged("level1/2_B", in_full(50.0, 2.0, not_in_full=short), memory_gib=74.5),
         judged("level1/3_C", stage="traced", cause="wrong: row 7"),
         judged("level1/4_D", {"stage": "checked", "status": "checked", "peak_bytes": 1e9}, stage="checked"),
+        judged("level1/5_E", timed(50.0, eager=200.0, compiled=100.0), cut="judging: more than 60 s"),
     ]
     text = text_of(lines)
-    assert "Judged in full: 1 of 4. The others:" in text
+    assert "Judged in full: 1 of 5. The others:" in text
+    assert "- level1/5_E: screened alone; judging: more than 60 s" in text
     assert "- level1/2_B: no memory for float64: main/own, main/huge" in text
     assert "- level1/3_C: wrong: row 7" in text
     assert "- level1/4_D: right, not timed" in text
