@@ -190,14 +190,13 @@ def _prepare(recording: Recording, external: set[int]) -> list[Step]:
 
 
 def _beyond(first: Segment, steady: Segment, external: set[int]) -> list[Step]:
-    def key(step: Step, segment: Segment) -> str:
+    def keys(segment: Segment) -> list[str]:
         names: dict[int, str] = dict.fromkeys(_made_in(segment.steps) - external, "scratch") | dict(segment.inputs)
-        return json.dumps(_rename(encode(step), names), sort_keys=True)
+        return [json.dumps(_rename(encode(step), names), sort_keys=True) for step in segment.steps]
 
-    usual = Counter(key(s, steady) for s in steady.steps)
+    usual = Counter(keys(steady))
     beyond = []
-    for step in first.steps:
-        name = key(step, first)
+    for step, name in zip(first.steps, keys(first), strict=True):
         if usual[name]:
             usual[name] -= 1
         else:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from kerneltune.agent.authors.search.experts import recurrent_layers
 from kerneltune.agent.authors.search.model_source import expression, loads, model_parts
 from kerneltune.agent.authors.search.neighbours import CannotLower, Sketch
 from kerneltune.tools.schema.codec import Json
@@ -642,7 +643,8 @@ def _reads_of_arguments(function: ast.FunctionDef) -> set[str]:
 
 _DROPPED = ("args.clear(", "assert_size_stride(", "assert_alignment(", "torch.cuda.", "torch._C.", "get_raw_stream(")
 _EXTERN = {"mm", "addmm", "bmm", "baddbmm", "convolution", "bias_addmm", "dot", "mv"}
-_KNOWN = {"torch", "triton", "self", "view", "max", "min", "float", "int"}
+RECURRENT = "recurrent"  # `inductor`'s operator for recurrent layers, and the expert's function
+_KNOWN = {"torch", "triton", "self", "view", "max", "min", "float", "int", RECURRENT}
 
 
 @dataclass(frozen=True)
@@ -767,6 +769,8 @@ class _HostRewriter(ast.NodeTransformer):
             return _library(function.removeprefix("extern_kernels."), node)
         if function.startswith("aten."):
             node.func = expression(f"torch.ops.{function}")
+        if function == f"torch.ops.kerneltune.{RECURRENT}.default":
+            node.func = expression(RECURRENT)
         return node
 
     def _launch(self, kernel: CleanKernel, node: ast.Call) -> ast.AST:
@@ -927,13 +931,16 @@ def clean(
     library products. Raises CannotLower if more than Triton and ATen is needed, or there is no product."""
     statements, model, parameters = model_parts(source)
     arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]][1:]
-    taken = set(re.findall(r"(?m)^def (\w+)", products.source)) if products else set()
+    is_recurrent = any(f".{RECURRENT}.default(" in code.text for code in lowered)
+    steps = recurrent_layers(is_emulated=products is not None) if is_recurrent else None
+    functions = [sketch for sketch in (products, steps) if sketch]
+    taken = {name for sketch in functions for name in re.findall(r"(?m)^def (\w+)", sketch.source)}
     forwards = [_forward(task, i, code, arguments, taken) for i, code in enumerate(lowered)]
     kernels = [k for f in forwards for k in f.kernels.values()]
     made = [_with_products(forward) if products else set() for forward in forwards]
     if products and not made[0]:
         raise CannotLower("no library product to take the place of")
-    if not forwards[0].kernels and not products:
+    if not forwards[0].kernels and not functions:
         called = library_calls(lowered[0].text)
         why = f"TorchInductor makes only library calls ({called})" if called else "forward makes nothing but views"
         raise CannotLower(f"{why}: there is no kernel to start from")
@@ -943,20 +950,23 @@ def clean(
         _imports(statements, kernels, lowered),
         *(s for s in statements if not s.startswith(("import ", "from "))),
     ]
-    parts += [_constants(kernels), *_helpers(lowered, kernels), *(k.text for k in kernels)]
-    parts += [products.source] if products else []
+    own = [*(k.text for k in kernels), *(sketch.source for sketch in functions)]
+    parts += [_constants(kernels), *_helpers(lowered, own), *own]
     if any("view(" in line for f in forwards for line in f.body):
         parts.append(_VIEW)
     parts.append(_model(model, parameters, forwards))
     main = forwards[0].kernels.values()
     params = {k.parameter(key): value for k in main for key, value in k.defaults.items()}
     space = {k.parameter(key): values for k in main for key, values in _space(k).items()}
-    says = _says(forwards[0])
+    phrases = [sketch.says for sketch in functions]
+    phrases += [f"{'the rest by ' if functions else ''}{_says(forwards[0])}"] if main else []
+    says = "; ".join(phrases)
+    if steps:
+        params, space = params | steps.params, space | dict(steps.space)
     if products:
-        says = f"{products.says}; the rest by {says}" if forwards[0].kernels else products.says
         kinds = {name == "convolution" for name in made[0]}  # what a product has no use for is not searched
-        own = {key: values for key, values in products.space.items() if key.startswith("CONV_") in kinds}
-        params, space = params | {key: products.params[key] for key in own}, own | space
+        searched = {key: values for key, values in products.space.items() if key.startswith("CONV_") in kinds}
+        params, space = params | {key: products.params[key] for key in searched}, searched | space
     text = wrapped("\n\n\n".join(p.strip("\n") for p in parts if p)) + "\n"
     starts = tuple(_starts(list(main))) if main else ()
     return Sketch(name, text, says, params, space, starts, tuple(lowered[0].facts.algebraic))
@@ -993,6 +1003,8 @@ def _does(forward: _Forward) -> str:
         elif product := re.search(r"\b(split_\w+)\(", line):
             directly = ", or directly where channels are few" if product[1] == "split_convolution" else ""
             steps.append(f"{product[1]}: a product of float32 as three of float16{directly}")
+        elif f" {RECURRENT}(" in line:
+            steps.append(f"{RECURRENT}: the steps of recurrent layers, a launch each")
         elif library := re.search(r"\btorch\.((?:ops\.)?(?!empty|float|int|bfloat|uint|bool|as_)[\w.]+)\(", line):
             steps.append(f"torch.{library[1]}: a library call")
     lines = [textwrap.wrap(f"{n}. {step}", 110, subsequent_indent="   ") for n, step in enumerate(steps, 1)]
@@ -1131,9 +1143,9 @@ def _constants(kernels: list[CleanKernel]) -> str:
     return "\n".join(f"{k.parameter(key)} = {value}" for k in kernels for key, value in k.defaults.items())
 
 
-def _helpers(lowered: Sequence[LoweredCode], kernels: list[CleanKernel]) -> list[str]:
+def _helpers(lowered: Sequence[LoweredCode], texts: Sequence[str]) -> list[str]:
     found = {name: clean_helper(text) for code in lowered for name, text in code.facts.helpers.items()}
-    used = "\n".join([*found.values(), *(k.text for k in kernels)])
+    used = "\n".join([*found.values(), *texts])
     own = [text.rstrip() for name, text in OWN_MATH.items() if f"{name}(" in used]
     return [*own, *found.values()]
 

@@ -304,7 +304,7 @@ def written_out() -> Iterator[None]:
         (functional, "pad", _pad),
         (functional, "linear", _of_rows),
         (torch, "tensor", _tensor),
-        *((torch._VF, name, _step_by_step) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
+        *((torch._VF, name, _recurrent(name)) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
     ]
     with contextlib.ExitStack() as stack:
         for owner, name, wrap in instead:
@@ -390,22 +390,100 @@ class TooManySteps(Exception):
     """A recurrent layer that would be unrolled for minutes."""
 
 
-def _step_by_step(usual: Callable[..., Any]) -> Callable[..., Any]:
-    """Unrolled into steps that can be fused, unless those are too many."""
+def _recurrent(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A recurrent function of torch's, of which Inductor gets the products of all steps' inputs, and the steps as one
+    operator: `experts/recurrent_steps.py` has a kernel for it. What that does not do is unrolled by Inductor, unless
+    the steps are too many; packed sequences, too."""
 
-    def layers(x: torch.Tensor, hidden: Any, weights: Any, *options: Any) -> Any:
-        if isinstance(weights, list):
-            _, count, _, _, both, batch_first = options
-            length = int(x.shape[1 if batch_first else 0])
-            steps = length * count * (2 if both else 1)
-            if steps > MOST_STEPS:
-                raise TooManySteps(
-                    f"{count} recurrent layers of {length} steps{', both ways' * both}: TorchInductor unrolls them "
-                    f"into {steps:,}, which takes minutes beyond {MOST_STEPS}"
-                )
-        return usual(x, hidden, weights, *options)
+    def wrap(usual: Callable[..., Any]) -> Callable[..., Any]:
+        def layers(x: torch.Tensor, hidden: Any, weights: Any, *options: Any) -> Any:
+            if not isinstance(weights, list):
+                return usual(x, hidden, weights, *options)
+            has_biases, count, dropout, is_trained, both, batch_first = options
+            reasons = {
+                "with projected states": len(weights) != count * (4 if has_biases else 2) * (2 if both else 1),
+                "whose gradients are asked for": any(map(_is_differentiated, (x, *weights))),
+                "with dropout": is_trained and dropout > 0,
+            }
+            if reason := next((words for words, holds in reasons.items() if holds), ""):
+                length = int(x.shape[1 if batch_first else 0])
+                if length * count * (2 if both else 1) > MOST_STEPS:
+                    raise TooManySteps(
+                        f"{count} recurrent layers of {length} steps{', both ways' * both}, {reason}: TorchInductor "
+                        f"unrolls them, which takes minutes beyond {MOST_STEPS} steps together"
+                    )
+                return usual(x, hidden, weights, *options)
+            state, cell = hidden if kind == "lstm" else (hidden, hidden)
+            steps_first = x.transpose(0, 1) if batch_first else x
+            y, state, cell = _steps(kind, steps_first, state, cell, weights, has_biases, both)
+            y = y.transpose(0, 1) if batch_first else y
+            return (y, state, cell) if kind == "lstm" else (y, state)
 
-    return layers
+        return layers
+
+    return wrap
+
+
+def _is_differentiated(tensor: torch.Tensor) -> bool:
+    return torch._C._functorch.is_gradtrackingtensor(tensor) or (torch.is_grad_enabled() and tensor.requires_grad)
+
+
+def _steps(
+    kind: str,
+    x: torch.Tensor,
+    state: torch.Tensor,
+    cell: torch.Tensor,
+    weights: list[torch.Tensor],
+    has_biases: bool,
+    both: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Outputs, last states and last cells. Layers of one direction follow each other step by step, so that they are
+    one operator; of both directions each layer needs all of the one below it, so that it is one.
+
+    x: steps x batch x features, state and cell: layers x batch x width; a layer has the weight for its input, that for
+    its state, and a bias for each."""
+    each = 4 if has_biases else 2
+    layers = [weights[n : n + each] for n in range(0, len(weights), each)]
+    size = 2 if both else len(layers)
+    states, cells = [], []
+    for n in range(0, len(layers), size):
+        part = layers[n : n + size]
+        lowest = part[:2] if both else part[:1]
+        rows = x.reshape(-1, x.shape[-1])
+        gates = [(rows @ layer[0].t()).reshape(*x.shape[:2], -1) for layer in lowest]
+        gates = [gate.flip(0) if n else gate for n, gate in enumerate(gates)]
+        bias = torch.stack([_biases(kind, *layer[1:]) for layer in part])
+        below = torch.stack([layer[0] for layer in part[len(lowest) :]] or [part[0][1]])
+        own = torch.stack([layer[1] for layer in part])
+        given = (torch.stack(gates, 1), state[n : n + size], cell[n : n + size], below, own, bias)
+        made, last = _recurrent_operator()(kind, *(tensor.contiguous() for tensor in given))
+        x = torch.cat([made[1:, 0], made[1:, 1].flip(0)], -1) if both else made[1:, -1]
+        states.append(made[-1])
+        cells.append(last)
+    return x, torch.cat(states), torch.cat(cells)
+
+
+def _biases(kind: str, weight: torch.Tensor, of_input: Any = None, of_state: Any = None) -> torch.Tensor:
+    """The bias of each sum that a layer makes: a GRU's third gate has one of its input and one of its state."""
+    width = weight.shape[1]
+    if of_input is None:
+        return weight.new_zeros(4 * width if kind in ("lstm", "gru") else width)
+    both = of_input + of_state
+    return torch.cat([both[: 2 * width], of_input[2 * width :], of_state[2 * width :]]) if kind == "gru" else both
+
+
+@functools.cache
+def _recurrent_operator() -> Any:
+    """What stands in a graph for the steps of recurrent layers; only its shapes are known here. Arguments as of
+    `recurrent` in `experts/recurrent_steps.py`."""
+    tensors = ", ".join(f"Tensor {name}" for name in ("gates", "hidden", "cell", "below", "own", "bias"))
+    torch.library.define("kerneltune::recurrent", f"(str kind, {tensors}) -> (Tensor, Tensor)")
+
+    def shapes(_kind: str, gates: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, *_: torch.Tensor) -> Any:
+        return hidden.new_empty((gates.shape[0] + 1, *hidden.shape)), torch.empty_like(cell)
+
+    torch.library.register_fake("kerneltune::recurrent", shapes)
+    return torch.ops.kerneltune.recurrent.default
 
 
 def _per_channel(value: torch.Tensor, dims: int) -> torch.Tensor:
@@ -445,7 +523,7 @@ _CONFIG = {
 # Seconds of processor time; usually two. Pooling in three dimensions takes minutes: then known shapes have to do.
 DYNAMIC_S = 10.0
 STATIC_S = 60.0  # for known shapes
-MOST_STEPS = 256  # of recurrent layers, all together: 64 of an LSTM take 10 s, and are 65 kernels
+MOST_STEPS = 256  # of unrolled recurrent layers, all together: 64 of an LSTM take 10 s, and are 65 kernels
 _IN_WORDS = {
     "DataDependentOutputException": "forward looks at a tensor's values on the host (an `if`, `.item()`, a slice), "
     "which no fixed sequence of kernels can do; torch.where computes both",
@@ -654,10 +732,13 @@ def _inductor(call: TracedModel, is_rewritten: bool) -> str:
     def save(code: str) -> None:
         raise _CodeWritten(code)
 
+    # a random first state is drawn as forward draws it: recurrent layers forget it, which the judge finds out
+    is_recurrent = any(node.target is _recurrent_operator() for node in graph.graph.nodes)
     before = GraphLowering.save_output_code
     GraphLowering.save_output_code = staticmethod(save)
     try:
-        compile_fx_inner(graph, flat, is_inference=True)
+        with inductor_config.patch(fallback_random=is_recurrent):
+            compile_fx_inner(graph, flat, is_inference=True)
     except _CodeWritten as written:
         return written.code
     finally:

@@ -41,7 +41,21 @@ def experts(task: TaskSpec) -> list[Sketch]:
 
 def float32_products() -> Sketch:
     """Functions for float32 products, which take the places of library calls in a candidate: no candidate by itself."""
-    return _parameters("split_products", *(_HERE / "split_products.py").read_text().split('"""', 2))
+    return _functions("split_products")
+
+
+def recurrent_layers(*, is_emulated: bool) -> Sketch:
+    """A function for the steps of recurrent layers, which takes the place of `inductor`'s operator: no candidate by
+    itself. `is_emulated`: products of float32 are three of TF32."""
+    plain = _functions("recurrent_steps")
+    if not is_emulated:
+        return plain
+    source = plain.source.replace('input_precision="ieee"', 'input_precision="tf32x3"')
+    return replace(plain, source=source, says=f"{plain.says}, their products of float32 as three of TF32")
+
+
+def _functions(name: str) -> Sketch:
+    return _parameters(name, *(_HERE / f"{name}.py").read_text().split('"""', 2))
 
 
 def ptx_experts(task: str) -> list[Sketch]:

@@ -53,22 +53,32 @@ import torch
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.rnn = torch.nn.GRU(4, 4, 3, bidirectional=True)
+        self.rnn = torch.nn.LSTM(4, 4, 3, bidirectional=True, proj_size=PROJECTED)
     def forward(self, x): return self.rnn(x)[0]
-def get_inputs(): return [torch.rand(90, 2, 4)]
+def get_inputs(): return [torch.rand(512, 2, 4)]
+PROJECTED = 0
 def get_init_inputs(): return []
 """
 
 
-def test_copied_modules_and_constructors_that_read_values_are_lowered_and_long_recurrences_are_not() -> None:
+def test_copied_modules_constructors_that_read_values_and_long_recurrences_are_lowered() -> None:
     with shared_fork_server.forked(started_base()) as machine, contextlib.closing(Lowering(machine)) as lowering:
         lower = through(lambda body: lowering.call(body, 120.0))
         copies = lower(COPIES, {"cases": {"main": {}, "small": {"depth": 1}}}, 90)
         assert "layers.layers.1.norm2.weight" in copies.facts.state
         reads = lower(READS, {}, 90)
         assert ([*reads.facts.state], "1.5" in reads.text) == (["w"], True)
-        with pytest.raises(CannotLower, match=r"3 recurrent layers of 90 steps, both ways: .* unrolls them into 540,"):
-            lower(RECURRENT, {}, 90)
+        long = lower(RECURRENT, {}, 90)
+        assert (long.text.count("= torch.ops.kerneltune.recurrent.default("), len(long.kernels) < 20) == (3, True)
+        with pytest.raises(CannotLower, match=r"3 recurrent layers of 512 steps, both ways, with projected states"):
+            lower(RECURRENT, {"PROJECTED": 2}, 90)
+        random = RECURRENT.replace("self.rnn(x)", "self.rnn(x, torch.randn(2, 6, 2, 4, device=x.device).unbind())")
+        assert "torch.ops.aten.randn.default(" in lower(random, {}, 90).text
+        gradient = RECURRENT.replace(
+            "self.rnn(x)[0]", "torch.func.vjp(lambda x: self.rnn(x)[0].sum(), x)[1](x[0, 0, 0])"
+        )
+        with pytest.raises(CannotLower, match=r"512 steps, both ways, whose gradients are asked for"):
+            lower(gradient, {}, 90)
 
 
 LAYERS = """

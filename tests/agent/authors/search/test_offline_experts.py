@@ -17,7 +17,8 @@ from tests.agent.authors.search.offline_bench import run
 ROOT = Path(__file__).resolve().parents[4]
 LIBRARY = ROOT / "agent" / "authors" / "search" / "experts"
 FILES = sorted(p.stem for p in LIBRARY.glob("*.py") if p.name != "__init__.py")
-NO_TASK = {"split_products"}  # takes the places of library calls: see test_offline_products
+# take the places of library calls: see test_offline_products, and "recurrent" in test_offline_odd_tasks
+NO_TASK = {"split_products", "recurrent_steps"}
 SHAPES = {
     "a": (64, 32),
     "b": (32, 48),

@@ -45,12 +45,24 @@ def get_inputs(): return [torch.randn(19, 64)]
 """
     + PLAIN,
     "recurrent": """
+LENGTH = 5
+CASES = [{"name": "long", "LENGTH": 9}]
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.lstm = nn.LSTM(16, 16, batch_first=True)
-    def forward(self, x): return self.lstm(x)[0]
-def get_inputs(): return [torch.randn(4, 5, 16)]
+        self.stacked = nn.LSTM(16, 20, 3, batch_first=True)
+        self.both = nn.GRU(20, 12, 2, bidirectional=True, batch_first=True, bias=False)
+        self.stacked_gru = nn.GRU(24, 8, 2, batch_first=True)
+        self.lstm_both = nn.LSTM(8, 7, bidirectional=True, batch_first=True)
+        self.relu = nn.RNN(14, 8, nonlinearity="relu", batch_first=True)
+        self.tanh = nn.RNN(8, 8, 2, bidirectional=True, batch_first=True)
+    def forward(self, x, h):
+        y, (h, c) = self.stacked(x, (h, h * 2))
+        z, g = self.both(y)
+        u, v = self.lstm_both(self.stacked_gru(z)[0])
+        r, s = self.tanh(self.relu(u)[0])
+        return y, h, c, z, g, u, *v, r, s
+def get_inputs(): return [torch.randn(4, LENGTH, 16), torch.randn(3, 4, 20)]
 """
     + PLAIN,
     "sorts": """
