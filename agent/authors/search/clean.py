@@ -1114,7 +1114,9 @@ def _substitute(text: str, symbols: dict[str, str]) -> str:
         def visit_Name(self, node: ast.Name) -> ast.AST:
             return ast.parse(symbols[node.id], mode="eval").body if node.id in symbols else node
 
-    return ast.unparse(SymbolTexts().visit(ast.parse(text, mode="eval")))
+    tree = SymbolTexts().visit(ast.parse(text, mode="eval"))
+    alternatives = isinstance(tree.body, ast.BoolOp) and isinstance(tree.body.op, ast.Or)
+    return f"({ast.unparse(tree)})" if alternatives else ast.unparse(tree)  # `and` stands before and after it
 
 
 def _imports(statements: list[str], kernels: list[CleanKernel], lowered: Sequence[LoweredCode]) -> str:

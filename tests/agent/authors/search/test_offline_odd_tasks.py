@@ -102,6 +102,18 @@ class Model(nn.Module):
 def get_inputs(): return [torch.randn(3, 16, 5, 7)]
 def get_init_inputs(): return [STEP, GROUPS]
 """,
+    "a_group_a_channel": """
+CHANNELS, GROUPS = 32, 8
+CASES = [{"name": "alone", "CHANNELS": 16, "GROUPS": 16}]
+class Model(nn.Module):
+    def __init__(self, channels, groups):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(channels, channels, 2, stride=2)
+        self.norm = nn.GroupNorm(groups, channels)
+    def forward(self, x): return F.silu(self.norm(self.up(x)))
+def get_inputs(): return [torch.randn(2, CHANNELS, 6, 5)]
+def get_init_inputs(): return [CHANNELS, GROUPS]
+""",
     "a_table_of_another_dtype": """
 ROWS, DTYPE = 40, "bfloat16"
 CASES = [{"name": "wide", "ROWS": 55, "DTYPE": "float32"}, {"name": "unseen", "ROWS": 33, "held_out": True}]
