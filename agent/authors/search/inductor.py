@@ -22,6 +22,7 @@ import torch
 import torch._inductor.config as inductor_config
 import torch.nn.functional as functional
 from torch import nn
+from torch._decomp import get_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._inductor.codecache import PyCodeCache
@@ -442,6 +443,8 @@ _CONFIG = {
 }
 
 
+# TorchInductor takes only their `.vec` apart, instead of which our trace, being functionalized first, has `.default`.
+_WITHOUT_VEC = [getattr(torch.ops.aten, f"upsample_{name}") for name in ("bilinear2d", "bicubic2d", "trilinear3d")]
 # Seconds of processor time; usually two. Pooling in three dimensions takes minutes: then known shapes have to do.
 DYNAMIC_S = 10.0
 STATIC_S = 60.0  # for known shapes
@@ -670,7 +673,8 @@ def _graph_of(function: Callable[..., Any], flat: Sequence[Any]) -> torch.fx.Gra
     without data: a forward that has some in it is traced on a CPU, and its graph once more for the GPU."""
     from torch._inductor.decomposition import select_decomp_table
 
-    trace = functools.partial(make_fx, decomposition_table=select_decomp_table())
+    table = select_decomp_table() | get_decompositions(_WITHOUT_VEC)
+    trace = functools.partial(make_fx, decomposition_table=table)
     try:
         return trace(function)(*flat)
     except RuntimeError as refused:
