@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from kerneltune.agent.authors.search.model_source import expression, loads, model_parts
-from kerneltune.agent.authors.search.neighbours import CannotLower, Sketch
+from kerneltune.agent.authors.search.neighbours import CannotLower, NoKernel, Sketch
 from kerneltune.tools.schema.codec import Json
 
 
@@ -935,7 +935,7 @@ def clean(
     if not forwards[0].kernels and not products:
         called = library_calls(lowered[0].text)
         why = f"TorchInductor makes only library calls ({called})" if called else "forward makes nothing but views"
-        raise CannotLower(f"{why}: there is no kernel to start from")
+        raise NoKernel(f"{why}: there is no kernel to start from")
     scope = "" if any(f.facts.symbols for f in forwards) else "; specialised to the shapes in `forward`"
     parts = [
         _HEADER.format(task=task, scope=scope, does=_does(forwards[0]), formula=_formula(forwards[0].facts, "\n\n")),

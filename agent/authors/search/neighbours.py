@@ -36,6 +36,10 @@ class CannotLower(Exception):
     """TorchInductor, or our reading of what it wrote, does not cover this task; the message says why."""
 
 
+class NoKernel(CannotLower):
+    """TorchInductor left all of the work to libraries."""
+
+
 @dataclass(frozen=True)
 class Sketch:
     """`params` are the defaults and `space` the values worth trying, in order; `starts` are whole points to try
