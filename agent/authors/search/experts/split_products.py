@@ -6,6 +6,9 @@
 # search: CONV_M = 128 256
 # search: CONV_WARPS = 4 8
 # search: CONV_STAGES = 3 4
+# search: DIRECT_CHANNELS = 16 32
+# search: DIRECT_PLACES = 256 512
+# search: DIRECT_WARPS = 2 4
 """Products and convolutions of float32, each as three products of float16. No candidate by itself: its functions take the
 places of library calls in what TorchInductor writes.
 
@@ -555,6 +558,11 @@ def direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, 
     return y
 
 
+def is_direct(c, each, taps):
+    """Whether a convolution is too little for tensor cores."""
+    return c == 1 or each <= 8 or c * taps <= 81
+
+
 def split_convolution(x, weight, stride, padding, dilation, transposed, output_padding, groups, bias=None):
     """What torch.convolution gives, x and weight being float32."""
     dims, n, window, size = x.dim() - 2, x.shape[0], three(weight.shape[2:], 1), three(x.shape[2:], 1)
@@ -572,7 +580,7 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
         (n, groups * each, *out[3 - dims :]), dtype=x.dtype, device=x.device,
         memory_format=last if is_last else torch.contiguous_format,
     )  # fmt: skip
-    if c == 1 or each <= 8 or c * window[0] * window[1] * window[2] <= 81:  # too little for tensor cores
+    if is_direct(c, each, window[0] * window[1] * window[2]):
         return direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, transposed, groups)
     spaced = transposed and max(s) > 1  # a transposed one of stride 1 is an ordinary one with the window turned round
     merged = not spaced and d[2] == 1
