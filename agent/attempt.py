@@ -560,9 +560,10 @@ def best(attempts: Iterable[Attempt]) -> Attempt | None:
     return min((a for a in attempts if a.accepted), key=rank_order, default=None)
 
 
-def rank_order(attempt: Attempt) -> tuple[tuple[float, ...], int]:
-    """Smaller is better, among accepted ones."""
-    return attempt.rank_key, attempt.number
+def rank_order(attempt: Attempt) -> tuple[bool, tuple[float, ...], int]:
+    """Smaller is better, among accepted ones. Without a time, those that leave work to a library come last: the static
+    model sees what such a call moves, not what it computes."""
+    return attempt.timing is None and bool(attempt.library_ops), attempt.rank_key, attempt.number
 
 
 def faster_in_a_case(leader: Attempt, attempts: Sequence[Attempt]) -> list[Attempt]:

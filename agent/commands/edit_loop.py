@@ -115,13 +115,15 @@ class _Loop:
             self._status.show(f"judging version {self._n}")
             self._tools.bench(number)
             attempt = self._stored(number)
+        from kerneltune.agent.attempt import rank_order
+
         self._print([*_verdict_lines(attempt, time.monotonic() - saved_s), *self._compared(attempt)])
         if not attempt.accepted:
             return None
         if self._last is not None:
             self._status.show("comparing machine code")
             self._print(self._machine_code(self._last, attempt))
-        if self._best is None or attempt.rank_key < self._best.rank_key:
+        if self._best is None or rank_order(attempt) < rank_order(self._best):
             self._best = attempt
         self._last = attempt
         return None

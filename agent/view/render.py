@@ -21,7 +21,7 @@ from rich.layout import Layout
 from rich.segment import Segment
 from rich.text import Text
 
-from kerneltune.agent.attempt import Attempt
+from kerneltune.agent.attempt import Attempt, rank_order
 from kerneltune.agent.events import GpuReading
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import (
@@ -161,7 +161,7 @@ _RUN_ORDERS: tuple[tuple[str, Callable[["RunSummary"], Any]], ...] = (
 )
 _ATTEMPT_ORDERS: tuple[tuple[str, Callable[[Attempt], Any]], ...] = (
     ("number", lambda attempt: 0),
-    ("rank", lambda attempt: (not attempt.accepted, attempt.rank_key or (math.inf,))),
+    ("rank", lambda attempt: (not attempt.accepted, attempt.accepted and rank_order(attempt))),
     ("error", lambda attempt: -max((c.error_ratio for c in attempt.cases), default=0.0)),
     ("registers", lambda attempt: (not attempt.kernels, sum(k.registers for k in attempt.kernels))),
     ("verdict", lambda attempt: attempt.status or ""),

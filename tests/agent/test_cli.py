@@ -26,7 +26,7 @@ from torch import nn
 
 class Model(nn.Module):
     def forward(self, x):
-        return torch.linalg.eigvalsh(x @ x.T)
+        return torch.linalg.eigvalsh(x)
 
 def get_inputs():
     return [torch.randn(64, 64)]

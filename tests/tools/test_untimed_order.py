@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.attempt import Attempt, rank_key
+from kerneltune.agent.attempt import Attempt, best, rank_key
 from kerneltune.agent.authors.llm.prompts import result_words
 from kerneltune.agent.authors.search.author import OfflineAuthor
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.sass import SassInstruction, phases
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
-from kerneltune.tools.schema.verdict import NotTimed, Status, Verdict
+from kerneltune.tools.schema.verdict import NotTimed, Status, Timing, Verdict
 from kerneltune.tools.update import Update, Updater
 from tests.agent.authors.search.test_offline_search import TASK, climb, refuse
 from tests.tools.conftest import tensor
@@ -80,6 +80,15 @@ def test_without_a_clock_one_wide_read_comes_before_two_of_two_bytes(machine: Ma
     assert twice.effective_bytes is not None
     assert once.effective_bytes == pytest.approx(3 * ROWS * COLS * 2, rel=0.1)  # x, weight out of the cache, y
     assert twice.effective_bytes > 2 * once.effective_bytes
+
+
+def test_without_a_clock_what_leaves_work_to_a_library_comes_after_what_is_all_in_kernels() -> None:
+    timed = replace(CHECKED, status=Status.CORRECT, tier="judged", timing=Timing(5.0, 5.0, 5.0, 10, 10))
+    made = Attempt("", "", attempt_id="r/1", number=1, verdict=CHECKED, rank_key=(100.0,), library_ops=("mm",))
+    own = replace(made, attempt_id="r/2", number=2, rank_key=(200.0,), library_ops=())
+    assert best([made, own]) is own
+    timed_ones = [replace(a, verdict=timed) for a in (made, own)]
+    assert best(timed_ones) is timed_ones[0]  # a clock sees all of it
 
 
 def test_what_a_busy_gpu_left_without_a_time_is_told_without_a_rank() -> None:

@@ -15,7 +15,7 @@ from math import exp, inf, log, prod
 from statistics import median
 from typing import Literal, TypeGuard
 
-from kerneltune.agent.attempt import Attempt, Lesson, Remaining, best
+from kerneltune.agent.attempt import Attempt, Lesson, Remaining, best, rank_order
 from kerneltune.agent.authors.search.experts import experts, ptx_experts
 from kerneltune.agent.authors.search.neighbours import Sketch
 from kerneltune.agent.events import Reflected
@@ -398,7 +398,7 @@ def history_values(task: TaskSpec, attempts: Sequence[Attempt], outcomes: Sequen
 
 def _worth_telling(ordered: Sequence[Attempt]) -> list[Attempt]:
     """The best and the newest, by number."""
-    accepted = sorted((a for a in ordered if a.accepted), key=lambda a: (a.rank_key, a.number))
+    accepted = sorted((a for a in ordered if a.accepted), key=rank_order)
     chosen = {a.attempt_id for a in [*accepted[:MOST_BEST], *ordered[-MOST_NEWEST:]]}
     return [a for a in ordered if a.attempt_id in chosen]
 

@@ -19,6 +19,7 @@ from kerneltune.agent.authors.search.neighbours import (
     SHARED_LIMIT_BYTES,
     CannotLower,
     Move,
+    NoKernel,
     Remembered,
     Sketch,
     View,
@@ -161,15 +162,20 @@ class OfflineAuthor:
     def sketches(self, task: TaskSpec) -> list[Sketch]:
         """What it searches among, Inductor's first; the first time, TorchInductor is asked for its own."""
         if task.sha256 not in self._sketches:
-            own_ptx = ptx_experts(task.name) if self._as_ptx else []
             own = self._own()
-            made = [own] if own else [*own_ptx, *self._inductor(task), *experts(task)]
+            made = [own] if own else self._lowered_and_experts(task)
             texts = {_fingerprint(sketch.source): sketch for sketch in reversed(made)}
             self._sketches[task.sha256] = [s for s in made if texts[_fingerprint(s.source)] is s]
         return self._sketches[task.sha256]
 
-    def _inductor(self, task: TaskSpec) -> list[Sketch]:
-        found = []
+    def _lowered_and_experts(self, task: TaskSpec) -> list[Sketch]:
+        own_ptx = ptx_experts(task.name) if self._as_ptx else []
+        others = experts(task)
+        return [*own_ptx, *self._inductor(task, alone=not own_ptx and not others), *others]
+
+    def _inductor(self, task: TaskSpec, *, alone: bool) -> list[Sketch]:
+        """`alone`: there is no expert, so it is told where TorchInductor has no kernel either."""
+        found: list[Sketch] = []
         others: list[LoweredCode] | None = None
         for name, config in _SETTINGS.items():
             try:
@@ -182,7 +188,8 @@ class OfflineAuthor:
                 if len(main.kernels) > _MOST_KERNELS:
                     break
             except (CannotLower, WorkerError) as error:
-                self.problems.append(f"no kernels from {name}: {error}")
+                if not isinstance(error, NoKernel) or (alone and not found):
+                    self.problems.append(f"no kernels from {name}: {error}")
                 if not config:  # what fails as it comes will not do better with other settings
                     break
         return found

@@ -4,6 +4,7 @@ Several lowerings go into one file: the first is the timed case's, the others se
 """
 
 import ast
+import math
 import re
 import textwrap
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import Any
 
 from kerneltune.agent.authors.search.experts import recurrent_layers
 from kerneltune.agent.authors.search.model_source import expression, loads, model_parts
-from kerneltune.agent.authors.search.neighbours import CannotLower, Sketch
+from kerneltune.agent.authors.search.neighbours import CannotLower, NoKernel, Sketch
 from kerneltune.tools.schema.codec import Json
 
 
@@ -915,13 +916,15 @@ _VIEW = '''def view(tensor, size, stride, offset=0):
 
 @dataclass(frozen=True)
 class _Forward:
-    """One lowering as a method: when it applies, what it does, and the kernels it launches."""
+    """One lowering as a method: when it applies, what it does, and the kernels it launches. `shapes`: of what the model
+    holds and is given, as lowered, by its text."""
 
     name: str
     when: list[str]
     body: list[str]
     kernels: dict[str, CleanKernel]
     facts: LoweringFacts
+    shapes: dict[str, tuple[int, ...]]
 
 
 def clean(
@@ -943,7 +946,7 @@ def clean(
     if not forwards[0].kernels and not functions:
         called = library_calls(lowered[0].text)
         why = f"TorchInductor makes only library calls ({called})" if called else "forward makes nothing but views"
-        raise CannotLower(f"{why}: there is no kernel to start from")
+        raise NoKernel(f"{why}: there is no kernel to start from")
     scope = "" if any(f.facts.symbols for f in forwards) else "; specialised to the shapes in `forward`"
     parts = [
         _HEADER.format(task=task, scope=scope, does=_does(forwards[0]), formula=_formula(forwards[0].facts, "\n\n")),
@@ -964,8 +967,7 @@ def clean(
     if steps:
         params, space = params | steps.params, space | dict(steps.space)
     if products:
-        kinds = {name == "convolution" for name in made[0]}  # what a product has no use for is not searched
-        searched = {key: values for key, values in products.space.items() if key.startswith("CONV_") in kinds}
+        searched = {key: values for key, values in products.space.items() if _use(key) in made[0]}
         params, space = params | {key: products.params[key] for key in searched}, searched | space
     text = wrapped("\n\n\n".join(p.strip("\n") for p in parts if p)) + "\n"
     starts = tuple(_starts(list(main))) if main else ()
@@ -976,22 +978,48 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution")  # an expert has `sp
 _PRODUCTS = re.compile(rf"torch\.({'|'.join(PRODUCTS)})\b")
 
 
+_GIVEN = ("transposed", "groups", "stride")
+_USES = ("CONV_", "DIRECT_")  # of parameters: for convolutions by tensor cores, for direct ones; others for products
+
+
+def _use(parameter: str) -> str:
+    return next((use for use in _USES if parameter.startswith(use)), "")
+
+
 def _with_products(forward: _Forward) -> set[str]:
-    """Calls the expert's functions in the lines of a forward, and names those called. A weight that is multiplied by
-    is named, since what is made of it can be kept."""
-    replaced = set()
+    """Calls the expert's functions in the lines of a forward; which parameters these have a use for. A weight that is
+    multiplied by is named, since what is made of it can be kept."""
+    uses = set()
     for index, line in enumerate(forward.body):
         if not _PRODUCTS.search(line):
             continue
         tree = ast.parse(line)
         for node in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
             if found := _PRODUCTS.fullmatch(ast.unparse(node.func)):
-                replaced.add(found[1])
+                uses.add(_use_of(node, forward) if found[1] == "convolution" else "")
                 node.func = expression(f"split_{found[1]}")
                 if found[1] in ("mm", "addmm") and set(loads(weight := node.args[-1])) <= {"self", "view"}:
                     node.keywords.append(ast.keyword("keep", expression(f"(self, {ast.unparse(weight)!r})")))
         forward.body[index] = ast.unparse(tree)
-    return replaced
+    return uses
+
+
+def _use_of(convolution: ast.Call, forward: _Forward) -> str:
+    """Whether the expert takes tensor cores for a convolution; where the weight's shape is not known, as if it did."""
+    shape = forward.shapes.get(ast.unparse(convolution.args[1]))
+    if shape is None:
+        return "CONV_"
+    given = {k.arg: ast.literal_eval(k.value) for k in convolution.keywords if k.arg in _GIVEN}
+    first, second = shape[0] // given["groups"], shape[1]
+    c, each = (first, second) if given["transposed"] else (second, first)
+    spaced = given["transposed"] and max(given["stride"]) > 1
+    return "DIRECT_" if is_direct(c, each, math.prod(shape[2:]), spaced) else "CONV_"
+
+
+def is_direct(c: int, each: int, taps: int, spaced: bool) -> bool:
+    """As the expert says it: `c` channels and `taps` places of a window, `each` outputs, in a group; `spaced`:
+    transposed with a stride."""
+    return c == 1 or (c <= 16 and c * taps <= 81) or (each <= 8 and not spaced)
 
 
 def _does(forward: _Forward) -> str:
@@ -1036,7 +1064,8 @@ def _forward(task: str, number: int, code: LoweredCode, arguments: list[str], ta
     kernels = {old: clean_kernel(old, its, facts.kernels[old], taken, roles[old]) for old, its in code.kernels.items()}
     names = Names(given, symbols, kernels, f"{leaves[0]}.device")
     body = [*_contiguous(arguments, leaves, facts), *forward_body(code.text, names, facts.outputs)]
-    return _Forward(name, _condition(facts, tensors, symbols), body, kernels, facts)
+    shapes = {text: shape for text, (shape, _) in zip(tensors, facts.own, strict=True)}
+    return _Forward(name, _condition(facts, tensors, symbols), body, kernels, facts, shapes)
 
 
 def _roles(
@@ -1127,7 +1156,9 @@ def _substitute(text: str, symbols: dict[str, str]) -> str:
         def visit_Name(self, node: ast.Name) -> ast.AST:
             return ast.parse(symbols[node.id], mode="eval").body if node.id in symbols else node
 
-    return ast.unparse(SymbolTexts().visit(ast.parse(text, mode="eval")))
+    tree = SymbolTexts().visit(ast.parse(text, mode="eval"))
+    alternatives = isinstance(tree.body, ast.BoolOp) and isinstance(tree.body.op, ast.Or)
+    return f"({ast.unparse(tree)})" if alternatives else ast.unparse(tree)  # `and` stands before and after it
 
 
 def _imports(statements: list[str], kernels: list[CleanKernel], lowered: Sequence[LoweredCode]) -> str:

@@ -22,6 +22,7 @@ import torch
 import torch._inductor.config as inductor_config
 import torch.nn.functional as functional
 from torch import nn
+from torch._decomp import get_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._inductor.codecache import PyCodeCache
@@ -314,8 +315,8 @@ def written_out() -> Iterator[None]:
 
 
 def _over_last(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def norm(x: torch.Tensor, normalized_shape: Sequence[int], *args: Any, **options: Any) -> torch.Tensor:
-        return usual(x, x.shape[-len(normalized_shape) :], *args, **options)
+    def norm(input: torch.Tensor, normalized_shape: Sequence[int], *args: Any, **options: Any) -> torch.Tensor:
+        return usual(input, input.shape[-len(normalized_shape) :], *args, **options)
 
     return norm
 
@@ -327,61 +328,65 @@ def _rms_norm(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     over_last = _over_last(usual)
 
     def norm(
-        x: torch.Tensor,
+        input: torch.Tensor,
         normalized_shape: Sequence[int],
         weight: torch.Tensor | None = None,
         eps: float | None = None,
     ) -> torch.Tensor:
-        if not any(t is not None and torch._C._functorch.is_gradtrackingtensor(t) for t in (x, weight)):
-            return over_last(x, normalized_shape, weight, eps)
-        wide = x.double() if x.dtype == torch.float64 else x.float()
+        if not any(t is not None and torch._C._functorch.is_gradtrackingtensor(t) for t in (input, weight)):
+            return over_last(input, normalized_shape, weight, eps)
+        wide = input.double() if input.dtype == torch.float64 else input.float()
         mean = wide.square().mean([-1 - axis for axis in range(len(normalized_shape))], keepdim=True)
         y = wide * torch.sqrt(mean + (torch.finfo(wide.dtype).eps if eps is None else eps)).reciprocal()
-        return (y if weight is None else y * weight).to(x.dtype)
+        return (y if weight is None else y * weight).to(input.dtype)
 
     return norm
 
 
 def _of_rows(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        if x.dim() < 3 or not any(isinstance(size, torch.SymInt) for size in x.shape):
-            return usual(x, weight, bias)
-        return usual(x.reshape(-1, x.shape[-1]), weight, bias).reshape(*x.shape[:-1], weight.shape[0])
+    def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if input.dim() < 3 or not any(isinstance(size, torch.SymInt) for size in input.shape):
+            return usual(input, weight, bias)
+        return usual(input.reshape(-1, input.shape[-1]), weight, bias).reshape(*input.shape[:-1], weight.shape[0])
 
     return linear
 
 
 def _pad(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def pad(x: torch.Tensor, pad: Sequence[Any], mode: str = "constant", value: float | None = None) -> torch.Tensor:
+    def pad(
+        input: torch.Tensor, pad: Sequence[Any], mode: str = "constant", value: float | None = None
+    ) -> torch.Tensor:
         amounts = [int(amount) for amount in pad]
-        known = not any(isinstance(size, torch.SymInt) for size in x.shape)
+        known = not any(isinstance(size, torch.SymInt) for size in input.shape)
         if known or mode != "constant" or min(amounts, default=0) < 0:
-            return usual(x, amounts, mode, value)
+            return usual(input, amounts, mode, value)
         for place, (before, after) in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
-            dim = x.dim() - 1 - place
-            ends = [x.new_full([*x.shape[:dim], n, *x.shape[dim + 1 :]], value or 0.0) for n in (before, after)]
-            x = torch.cat([end for end in (ends[0], x, ends[1]) if end is x or end.shape[dim] > 0], dim)
-        return x
+            dim = input.dim() - 1 - place
+            ends = [
+                input.new_full([*input.shape[:dim], n, *input.shape[dim + 1 :]], value or 0.0) for n in (before, after)
+            ]
+            input = torch.cat([end for end in (ends[0], input, ends[1]) if end is input or end.shape[dim] > 0], dim)
+        return input
 
     return pad
 
 
 def _group_norm(usual: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def group_norm(
-        x: torch.Tensor,
+        input: torch.Tensor,
         num_groups: Any,
         weight: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         eps: float = 1e-5,
     ) -> torch.Tensor:
         if not isinstance(num_groups, torch.SymInt):
-            return usual(x, num_groups, weight, bias, eps)
-        grouped = x.float().reshape(x.shape[0], num_groups, x.shape[1] // num_groups, *x.shape[2:])
+            return usual(input, num_groups, weight, bias, eps)
+        grouped = input.float().reshape(input.shape[0], num_groups, input.shape[1] // num_groups, *input.shape[2:])
         variance, mean = torch.var_mean(grouped, tuple(range(2, grouped.dim())), correction=0, keepdim=True)
-        y = ((grouped - mean) * torch.rsqrt(variance + eps)).reshape(x.shape)
+        y = ((grouped - mean) * torch.rsqrt(variance + eps)).reshape(input.shape)
         for value, apply in ((weight, torch.mul), (bias, torch.add)):
-            y = y if value is None else apply(y, _per_channel(value, x.dim()))
-        return y.to(x.dtype)
+            y = y if value is None else apply(y, _per_channel(value, input.dim()))
+        return y.to(input.dtype)
 
     return group_norm
 
@@ -520,6 +525,8 @@ _CONFIG = {
 }
 
 
+# TorchInductor takes only their `.vec` apart, instead of which our trace, being functionalized first, has `.default`.
+_WITHOUT_VEC = [getattr(torch.ops.aten, f"upsample_{name}") for name in ("bilinear2d", "bicubic2d", "trilinear3d")]
 # Seconds of processor time; usually two. Pooling in three dimensions takes minutes: then known shapes have to do.
 DYNAMIC_S = 10.0
 STATIC_S = 60.0  # for known shapes
@@ -751,7 +758,8 @@ def _graph_of(function: Callable[..., Any], flat: Sequence[Any]) -> torch.fx.Gra
     without data: a forward that has some in it is traced on a CPU, and its graph once more for the GPU."""
     from torch._inductor.decomposition import select_decomp_table
 
-    trace = functools.partial(make_fx, decomposition_table=select_decomp_table())
+    table = select_decomp_table() | get_decompositions(_WITHOUT_VEC)
+    trace = functools.partial(make_fx, decomposition_table=table)
     try:
         return trace(function)(*flat)
     except RuntimeError as refused:

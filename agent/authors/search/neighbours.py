@@ -28,12 +28,26 @@ _DRAWS = 64
 _SPILLED_BYTES = 64  # per thread: a few spilled registers cost nothing that could be measured
 _FAILURES = 2  # of a kernel that never was right, whatever its parameters; too much shared memory does not count
 _CLEARLY_SLOWER = 1.1  # times the sketch's best
-_GROWS = ("BLOCK", "TILE", "CHUNK", "STAGES", "TOKENS", "HEADS")  # with it a block holds more
+_GROWS = (
+    "BLOCK",
+    "TILE",
+    "CHUNK",
+    "STAGES",
+    "TOKENS",
+    "HEADS",
+    "CONV_M",
+    "CHANNELS",
+    "PLACES",
+)  # with it a block holds more
 _SHRINKS = "WARPS"  # with it each thread holds less
 
 
 class CannotLower(Exception):
     """TorchInductor, or our reading of what it wrote, does not cover this task; the message says why."""
+
+
+class NoKernel(CannotLower):
+    """TorchInductor left all of the work to libraries."""
 
 
 @dataclass(frozen=True)
@@ -362,13 +376,13 @@ def spilled_bytes(attempt: Attempt) -> int:
 
 # parameter suffix -> hypothesis and prediction when it grows, then when it shrinks
 _REASONS = {
-    "NUM_WARPS": (
+    "WARPS": (
         "more warps keep more loads in flight and leave fewer values to each thread",
         "fewer registers; faster if spilling or latency held it back",
         "fewer warps shorten the reduction across warps and leave room for more programs",
         "more registers a thread; faster unless it spills",
     ),
-    "NUM_STAGES": (
+    "STAGES": (
         "a deeper pipeline starts loads earlier",
         "more shared memory; faster if loads were waited for",
         "a shallower pipeline needs less shared memory, so more programs fit",

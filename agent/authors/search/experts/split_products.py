@@ -6,6 +6,8 @@
 # search: CONV_M = 128 256
 # search: CONV_WARPS = 4 8
 # search: CONV_STAGES = 3 4
+# search: DIRECT_PLACES = 128 256
+# search: DIRECT_WARPS = 2 4
 """Products and convolutions of float32, each as three products of float16. No candidate by itself: its functions take the
 places of library calls in what TorchInductor writes.
 
@@ -567,6 +569,11 @@ def direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, 
     return y
 
 
+def is_direct(c, each, taps, spaced):
+    """Whether a convolution is too little for tensor cores; `spaced`: transposed with a stride."""
+    return c == 1 or (c <= 16 and c * taps <= 81) or (each <= 8 and not spaced)
+
+
 def split_convolution(x, weight, stride, padding, dilation, transposed, output_padding, groups, bias=None):
     """What torch.convolution gives, x and weight being float32."""
     if groups == x.shape[1] and not transposed and max(stride) > 1:  # directly 5 x 5 takes 2,857 us, cuDNN 1,431
@@ -587,8 +594,7 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
         memory_format=last if is_last else torch.contiguous_format,
     )  # fmt: skip
     spaced = transposed and max(s) > 1  # a transposed one of stride 1 is an ordinary one with the window turned round
-    few = c <= 16 and c * window[0] * window[1] * window[2] <= 81  # too little for tensor cores
-    if c == 1 or few or (each <= 8 and not spaced):
+    if is_direct(c, each, window[0] * window[1] * window[2], spaced):
         return direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, transposed, groups)
     merged = not spaced and d[2] == 1
     if spaced:
@@ -606,7 +612,6 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
     f_pairs, back = filters(weight, c, each, groups, window, transposed, transposed and not spaced, merged, both * bn)
     rows = n * room[0] * room[1] * room[2]
     planes = step[0] * step[1] * (1 if merged else step[2])
-    taps = window[0] * window[1] * (1 if merged else window[2])
     bk = 64 if run % 64 == 0 or run > 128 else 32 if run > 16 else 16
     bm = CONV_M if (bn, bk) == (128, 64) else 128 if short else 256
     between = [next(w for w in range(1, t + 1) if w * e % t == 0) for t, e in zip(s, d)]  # places for the same outputs

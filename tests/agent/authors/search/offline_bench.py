@@ -64,18 +64,20 @@ def _case(source: str, case: dict[str, Json]) -> CaseSpec:
 
 
 def propose(tasks: dict[str, str]) -> Json:
-    """{task: {sketch: source}} at default parameters, and what the author complained about."""
+    """{task: {sketch: source}} at default parameters, what is searched, and what the author complained about."""
     from kerneltune.agent.authors.search.author import OfflineAuthor
     from kerneltune.agent.authors.search.inductor import lower
 
     found: dict[str, Json] = {}
     for name, source in tasks.items():
         author = OfflineAuthor(lower, 90)
-        proposals = author.propose(task_spec(name, source), [], 8)
+        task = task_spec(name, source)
+        proposals = author.propose(task, [], 8)
         candidates: dict[str, str] = {}
         for proposal in proposals:
             candidates.setdefault(at(proposal).sketch, proposal.source)
-        found[name] = {"source": source, "candidates": candidates, "problems": author.problems}
+        spaces = {sketch.name: list(sketch.space) for sketch in author.sketches(task)}
+        found[name] = {"source": source, "candidates": candidates, "spaces": spaces, "problems": author.problems}
     return found
 
 

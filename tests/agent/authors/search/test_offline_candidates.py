@@ -83,6 +83,14 @@ class Model(nn.Module):
 def get_inputs(): return [torch.randn(2, 3, 16, 16)]
 def get_init_inputs(): return [8]
 """,
+    "interpolated": """
+class Model(nn.Module):
+    def forward(self, x):
+        pairs = [F.interpolate(x, scale_factor=2, mode=mode) for mode in ("bilinear", "bicubic")]
+        return *pairs, F.interpolate(x[None], size=(4, 7, 9), mode="trilinear", align_corners=True)
+def get_inputs(): return [torch.randn(2, 3, 8, 6)]
+def get_init_inputs(): return []
+""",
 }
 
 

@@ -114,6 +114,32 @@ class Model(nn.Module):
 def get_inputs(): return [torch.randn(3, 16, 5, 7)]
 def get_init_inputs(): return [STEP, GROUPS]
 """,
+    "arguments_by_name": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8))
+    def forward(self, x):
+        x = F.linear(input=x, weight=self.weight, bias=self.bias)
+        x = F.layer_norm(input=x, normalized_shape=[8], weight=self.weight[0], bias=self.bias, eps=1e-5)
+        x = F.group_norm(input=x, num_groups=2, weight=None, bias=None, eps=1e-5)
+        x = F.rms_norm(input=x, normalized_shape=[8], weight=self.weight[0], eps=1e-5)
+        return F.pad(input=x, pad=(1, 1), mode="constant", value=0.5) * torch.tensor(data=2.0, device=x.device)
+def get_inputs(): return [torch.randn(3, 4, 8)]
+"""
+    + PLAIN,
+    "a_group_a_channel": """
+CHANNELS, GROUPS = 32, 8
+CASES = [{"name": "alone", "CHANNELS": 16, "GROUPS": 16}]
+class Model(nn.Module):
+    def __init__(self, channels, groups):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(channels, channels, 2, stride=2)
+        self.norm = nn.GroupNorm(groups, channels)
+    def forward(self, x): return F.silu(self.norm(self.up(x)))
+def get_inputs(): return [torch.randn(2, CHANNELS, 6, 5)]
+def get_init_inputs(): return [CHANNELS, GROUPS]
+""",
     "a_table_of_another_dtype": """
 ROWS, DTYPE = 40, "bfloat16"
 CASES = [{"name": "wide", "ROWS": 55, "DTYPE": "float32"}, {"name": "unseen", "ROWS": 33, "held_out": True}]

@@ -1,7 +1,9 @@
 """Products of float32 as three of float16: our functions take the places of library calls, and are right."""
 
 import contextlib
+import itertools
 from collections.abc import Callable
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import torch
 
 from kerneltune.agent.authors.search import experts
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
+from kerneltune.agent.authors.search.clean import is_direct
 from kerneltune.agent.commands.session import Lowering
 from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.sandbox.workers import started_base
@@ -64,16 +67,37 @@ TASKS = {
 }
 
 
+@cache
+def proposed() -> dict[str, Json]:
+    found: dict[str, Json] = run("propose", {name: HEAD + text for name, text in TASKS.items()})
+    return found
+
+
 def test_library_products_of_float32_give_way_to_three_products_of_float16_that_are_right() -> None:
-    proposed: dict[str, Json] = run("propose", {name: HEAD + text for name, text in TASKS.items()})
-    for name, job in proposed.items():
+    for name, job in proposed().items():
+        assert job["problems"] == []  # nothing is amiss where TorchInductor has only the library call
         source = job["candidates"]["split_products"]
         assert not any(
             f"torch.{called}(" in source.partition("class ModelNew")[2] for called in ("mm", "convolution")
         ), name
-    found = checked(proposed)
+    found = checked(proposed())
     assert [row for row in found if row[3]] == []
     assert {task for task, sketch, _, _ in found if sketch == "split_products"} == set(TASKS)
+
+
+DIRECT = {"depthwise", "single", "columns", "few", "few_grouped", "unreached"}
+
+
+def test_only_parameters_that_a_convolution_is_launched_by_are_searched() -> None:
+    for name in LAYERS:
+        space = proposed()[name]["spaces"]["split_products"]
+        uses = {key.partition("_")[0] for key in space if not key.startswith("CONVOLUTION_")}
+        assert uses == ({"DIRECT"} if name in DIRECT else {"CONV"}), name
+    scope: dict[str, Callable[..., bool]] = {}
+    source = (files(experts) / "split_products.py").read_text()
+    exec("def is_direct(" + source.partition("\ndef is_direct(")[2].partition("\ndef ")[0], scope)
+    sizes = list(itertools.product((1, 2, 3, 8, 9, 27), (1, 8, 9, 32), (1, 3, 9, 27, 81), (False, True)))
+    assert [is_direct(*each) for each in sizes] == [scope["is_direct"](*each) for each in sizes]
 
 
 def test_what_is_made_of_a_weight_is_kept_and_the_whole_is_left_out_on_demand_and_for_other_precisions(
