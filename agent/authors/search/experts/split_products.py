@@ -624,6 +624,6 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
         DD=d[0], DH=d[1], DW=d[2], WD=between[0], WH=between[1], WW=between[2],
         GROUPS=groups, RUN=run, TRANSPOSED=spaced, BIAS=bias is not None, CHUNK=CHUNK * BLOCK_K // bk,
         BOTH=both, BM=bm, BN=bn, BK=bk, num_warps=CONV_WARPS if bn == 128 else 4 if short else 8,
-        num_stages=3 if bn == 64 and not spaced else CONV_STAGES,
+        num_stages=3 if bn < 128 and (bn == 64) != spaced else CONV_STAGES,
     )  # fmt: skip
     return y
