@@ -28,17 +28,8 @@ _DRAWS = 64
 _SPILLED_BYTES = 64  # per thread: a few spilled registers cost nothing that could be measured
 _FAILURES = 2  # of a kernel that never was right, whatever its parameters; too much shared memory does not count
 _CLEARLY_SLOWER = 1.1  # times the sketch's best
-_GROWS = (
-    "BLOCK",
-    "TILE",
-    "CHUNK",
-    "STAGES",
-    "TOKENS",
-    "HEADS",
-    "CONV_M",
-    "CHANNELS",
-    "PLACES",
-)  # with it a block holds more
+# With it a block holds more.
+_GROWS = ("BLOCK", "TILE", "CHUNK", "STAGES", "TOKENS", "HEADS", "CONV_M", "PLACES")
 _SHRINKS = "WARPS"  # with it each thread holds less
 
 
