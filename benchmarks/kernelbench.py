@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_args
 
 from benchmarks.gpu_fleet import (
     Answer,
@@ -69,7 +69,7 @@ Line = dict[str, Any]
 LEVELS = ("level1", "level2", "level3", "level4")
 STAGES = ("described", "proposed", "traced", "compiled", "checked", "correct")
 RIGHT = ("checked", "correct")  # without a GPU; with one
-TIERS: tuple[Tier, ...] = ("screened", "judged", "confirmed")
+TIERS: tuple[Tier, ...] = get_args(Tier)  # each more thorough than the one before
 
 
 def name_of(path: Path) -> str:

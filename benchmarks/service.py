@@ -201,11 +201,7 @@ def main() -> None:
             for tier in ("screened", "judged") if has_gpu else ("judged",):
                 told = f", {tier}" if has_gpu else ""
                 offset = 0 if tier == "judged" else 500
-
-                for what, make in (
-                    ("the plans of an earlier one", another_comment),
-                    ("a new kernel", another_constant),
-                ):
+                for what, make in ALONE.items():
                     sources = [make(1 + offset + number) for number in range(asked.n)]
                     done = spent[f"{what}{told}"] = asked_alone(client, asked.task, tier, sources)
                     took = [one.answered - one.asked for one in done]

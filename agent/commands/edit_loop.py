@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from kerneltune.agent.attempt import Attempt, best
 from kerneltune.agent.commands import begun_workers, may_use_service, service_socket
 from kerneltune.agent.settings import Settings, environment
 from kerneltune.agent.view import text as words
@@ -24,7 +25,6 @@ from kerneltune.tools.schema.codec import Json, one_line, parsed, read_file
 from kerneltune.tools.schema.errors import StoreError, Unfit, UsageError
 
 if TYPE_CHECKING:
-    from kerneltune.agent.attempt import Attempt
     from kerneltune.agent.commands.service import CallResult
     from kerneltune.agent.commands.session import Workshop
     from kerneltune.agent.record.store import Store
@@ -115,16 +115,13 @@ class _Loop:
             self._status.show(f"judging version {self._n}")
             self._tools.bench(number)
             attempt = self._stored(number)
-        from kerneltune.agent.attempt import rank_order
-
         self._print([*_verdict_lines(attempt, time.monotonic() - saved_s), *self._compared(attempt)])
         if not attempt.accepted:
             return None
         if self._last is not None:
             self._status.show("comparing machine code")
             self._print(self._machine_code(self._last, attempt))
-        if self._best is None or rank_order(attempt) < rank_order(self._best):
-            self._best = attempt
+        self._best = best(known for known in (self._best, attempt) if known)
         self._last = attempt
         return None
 

@@ -37,7 +37,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
 from kerneltune.agent.authors.search import algebra
-from kerneltune.agent.authors.search.clean import InductorKernel, LoweredCode, LoweringFacts, kernel_texts
+from kerneltune.agent.authors.search.clean import RECURRENT, InductorKernel, LoweredCode, LoweringFacts, kernel_texts
 from kerneltune.tools.backends import stand_ins
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.trace.recorder import CopiedFakes
@@ -455,8 +455,8 @@ def _steps(
         part = layers[n : n + size]
         lowest = part[:2] if both else part[:1]
         rows = x.reshape(-1, x.shape[-1])
-        gates = [(rows @ layer[0].t()).reshape(*x.shape[:2], -1) for layer in lowest]
-        gates = [gate.flip(0) if n else gate for n, gate in enumerate(gates)]
+        first, *backwards = [(rows @ layer[0].t()).reshape(*x.shape[:2], -1) for layer in lowest]
+        gates = [first, *(gate.flip(0) for gate in backwards)]
         bias = torch.stack([_biases(kind, *layer[1:]) for layer in part])
         below = torch.stack([layer[0] for layer in part[len(lowest) :]] or [part[0][1]])
         own = torch.stack([layer[1] for layer in part])
@@ -482,13 +482,14 @@ def _recurrent_operator() -> Any:
     """What stands in a graph for the steps of recurrent layers; only its shapes are known here. Arguments as of
     `recurrent` in `experts/recurrent_steps.py`."""
     tensors = ", ".join(f"Tensor {name}" for name in ("gates", "hidden", "cell", "below", "own", "bias"))
-    torch.library.define("kerneltune::recurrent", f"(str kind, {tensors}) -> (Tensor, Tensor)")
+    name = f"kerneltune::{RECURRENT}"
+    torch.library.define(name, f"(str kind, {tensors}) -> (Tensor, Tensor)")
 
     def shapes(_kind: str, gates: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, *_: torch.Tensor) -> Any:
         return hidden.new_empty((gates.shape[0] + 1, *hidden.shape)), torch.empty_like(cell)
 
-    torch.library.register_fake("kerneltune::recurrent", shapes)
-    return torch.ops.kerneltune.recurrent.default
+    torch.library.register_fake(name, shapes)
+    return getattr(torch.ops.kerneltune, RECURRENT).default
 
 
 def _per_channel(value: torch.Tensor, dims: int) -> torch.Tensor:

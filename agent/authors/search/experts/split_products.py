@@ -24,16 +24,16 @@ places of its window: x lies padded and channels last, so that a place is the sa
 reads; neighbouring places of a row of the window are one long row. Against cuDNN in float32, KernelBench's sizes: 64 to
 128 channels by 3 x 3 3.2 times as fast, by 5 x 7 8 times, transposed 4 times. To at most 32 channels what is read of x
 bounds it: both halves of the filters are multiplied by the upper half of x in one product, and x is read twice, not three
-times (1/70 11,687 to 9,433 us, 1/78 2,940 to 2,516; of 64, where products bound it, 1/77 890 to 1,241). Tiles of 256
-places where channels are few (3 by 11 x 11 to 96: 2,040 us, 2,821 by 128), of 128 by 4 warps for 64 transposed with a
-stride (2/26 1,931 to 1,392 us).
+times (KernelBench's level1/70 11,687 to 9,433 us, level1/78 2,940 to 2,516; to 64, where products bound it, level1/77
+890 to 1,241). Tiles have 256 places where channels are few (3 by 11 x 11 to 96: 2,040 us, 2,821 by 128), 128 by 4 warps
+for 64 outputs transposed with a stride (level2/26 1,931 to 1,392 us).
 
 A convolution of few channels is too little for tensor cores, and padding it costs more than they save: it is summed in
 float32, place by place of the window, DIRECT_CHANNELS x DIRECT_PLACES of the result a program; where the window has a
 depth and a width, twice of both and of the warps. 3 channels by 3 x 3 x 3 to 64 take 1,564 us (once of both 1,886, cuDNN
 1,845), by 3 x 3 x 1 1,614 us (cuDNN 2,693), 8 by 3 x 3 to 32 1,444 us (cuDNN 1,724), depthwise ones by 3 x 3 737 us
 (cuDNN 2,525), transposed ones of 3 to 16 by 3 x 3 x 3 1,525 us (cuDNN 10,091). 64 channels by 1 x 1 are many: directly
-1/87 takes 13,706 us, by products 8,647.
+level1/87 takes 13,706 us, by products 8,647.
 """
 
 from triton.tools.tensor_descriptor import TensorDescriptor
