@@ -210,6 +210,7 @@ def test_a_killed_supervisor_leaves_no_process_behind(stopped: bool) -> None:
             spawn = machine.compilers.spawn
             worker = spawn("kerneltune.tools.sandbox.fork_server:idle", Profile.COMPILER)
             worker.enforced()
+            worker.spawned.wait(10)  # its server tells its pid by another way than it answers
             print(worker.pid, *(k.pid for k in machine.holders), flush=True)
             time.sleep(60)
     """
