@@ -82,8 +82,14 @@ def mcp(*, arch: Arch = None, runs_dir: RunsDir = None, allow_unsandboxed: Unsan
     async def serve(service: "Future[Service]") -> None:
         server = AgentTools(service, Path.cwd()).server()
         streams = stdio_server(stdin=lines, stdout=anyio.wrap_file(answers))  # type: ignore[arg-type] # it iterates over lines alone
-        async with streams as (read, write):
-            await server.run(read, write, server.create_initialization_options())
+        try:
+            async with streams as (read, write):
+                await server.run(read, write, server.create_initialization_options())
+        except ExceptionGroup:
+            if (task := asyncio.current_task()) is None or not task.cancelling():
+                raise
+            # Ctrl-C while the SDK (2.3) passes a message on: it fails for want of a reader, 1 of some 100 times
+            raise asyncio.CancelledError from None
 
     with (
         begun_workers(settings) as begun,
