@@ -7,12 +7,13 @@ Copying the constructor keeps names and shapes of all parameters, random draws i
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kerneltune.agent.authors.search.neighbours import CannotLower
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.task.write import FORWARD, RENAMED
 
 # ---
 # Model without its forward, and what that refers to.
@@ -455,6 +456,47 @@ def _copy(node: ast.expr) -> ast.expr:
     return expression(ast.unparse(node))
 
 
+@dataclass(frozen=True)
+class GradientsModel:
+    """The Model of a task that `--backward` wrote. `forward`: the file as that of the task whose gradients it asks for;
+    `arguments`: of its own forward; `primals`: those of them whose gradients it returns, before the parameters'."""
+
+    forward: str
+    arguments: list[str]
+    primals: list[str]
+
+
+def gradients_model(source: str) -> GradientsModel | None:
+    """What a task of gradients says; None for any other task. Raises SyntaxError."""
+    tree = ast.parse(source)
+    model = _model(tree)
+    forward = _method(model, "forward") if model else None
+    calls = [n for n in ast.walk(forward) if isinstance(n, ast.Call)] if forward else []
+    pulled = next((n for n in calls if ast.unparse(n.func) == "torch.func.vjp"), None)
+    if model is None or forward is None or pulled is None or f"self.{FORWARD} = Forward(" not in ast.unparse(model):
+        return None
+    own = {new: old for old, new in RENAMED.items()}
+    theirs = ("Model", "get_inputs")
+    rest = ast.Module([n for n in tree.body if getattr(n, "name", "") not in theirs], [])
+    for node in ast.walk(rest):
+        if isinstance(node, ast.Name):
+            node.id = own.get(node.id, node.id)
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            node.name = own.get(node.name, node.name)
+    primals = [ast.unparse(a) for a in pulled.args[2:]]
+    return GradientsModel(ast.unparse(rest), [a.arg for a in forward.args.args][1:], primals)
+
+
+class _Held(ast.NodeTransformer):
+    """`self.weight` -> `self.NAME.weight`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Attribute(node, self._name, ast.Load()) if node.id == "self" else node
+
+
 # ---
 # Whether an expert is for a task: patterns like `relu(addmm(bias, x, w))` against what the task's forward computes.
 
@@ -463,11 +505,13 @@ Bound = dict[str, ast.expr]
 
 @dataclass(frozen=True)
 class Fit:
-    """A call of an expert's host function, the formula for which it stands, and the shapes that it needs."""
+    """A call of an expert's host function, the formula for which it stands, and the shapes that it needs. `gradients`:
+    the operands whose gradients it returns, in that order; none for one that returns the formula's value."""
 
     call: ast.Call
     pattern: ast.expr
     shapes: Mapping[str, tuple[str, ...]]
+    gradients: tuple[str, ...] = ()
 
     @property
     def holes(self) -> set[str]:
@@ -477,42 +521,71 @@ class Fit:
 
 
 def fits_of(text: str) -> Fit:
-    """`call = pattern`, with ` where x: R C, …` behind it; raises SyntaxError."""
+    """`call = pattern`, or `x, weight = call of pattern`, with ` where x: R C, …` behind it; raises SyntaxError."""
     line, _, where = text.partition(" where ")
     call, _, pattern = line.partition(" = ")
+    gradients: tuple[str, ...] = ()
+    if " of " in pattern:
+        gradients = tuple(call.split(", "))
+        call, _, pattern = pattern.partition(" of ")
     parsed = ast.parse(call, mode="eval").body
     if not isinstance(parsed, ast.Call):
         raise SyntaxError(f"no call: {call}")
     pairs = (part.split(":") for part in where.split(",") if part)
-    return Fit(parsed, canonical(pattern), {name.strip(): tuple(dims.split()) for name, dims in pairs})
+    shapes = {name.strip(): tuple(dims.split()) for name, dims in pairs}
+    return Fit(parsed, canonical(pattern), shapes, gradients)
 
 
 @dataclass(frozen=True)
 class TaskFormula:
-    """What matching needs of a task."""
+    """What matching needs of a task. `given`: where its results are gradients of the formula's value, the arguments
+    that are gradients already, by the names that experts have for them; `wanted`: the operands of those results."""
 
     value: ast.expr
     arguments: list[str]
     cases: tuple[CaseSpec, ...]
     precision: str
+    given: Mapping[str, str] = field(default_factory=dict)
+    wanted: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, task: TaskSpec) -> "TaskFormula | None":
         """None where the forward is no formula. Held-out cases are not looked at."""
         cases = tuple(c for c in task.cases if not c.held_out)
         try:
+            if model := gradients_model(task.source):
+                return cls._of_gradients(task, model, cases)
             found = formula(task.source, known_constants(task.source, [c.init_args for c in cases]))
         except (SyntaxError, ValueError, RecursionError):
             return None
         return cls(*found, cases, task.precision) if found else None
 
+    @classmethod
+    def _of_gradients(
+        cls, task: TaskSpec, model: "GradientsModel", cases: tuple[CaseSpec, ...]
+    ) -> "TaskFormula | None":
+        found = formula(model.forward, known_constants(model.forward, [c.init_args for c in cases]))
+        if found is None:
+            return None
+        value, arguments = found
+        value = _Held(FORWARD).visit(value)
+        given = model.arguments[len(arguments) :]
+        names = ["gradient"] if len(given) == 1 else [f"gradient_{place}" for place in range(len(given))]
+        wanted = (*model.primals, *(f"self.{name}" for name in cases[0].state))
+        return cls(value, arguments, cases, task.precision, dict(zip(names, given, strict=True)), wanted)
+
     def call(self, fit: Fit) -> str | None:
         """The call with this task's operands in it, as text; None where the formula or a shape does not fit."""
-        for bound in _match(fit.pattern, self.value, fit.holes, {}):
-            operands = {name: _written(node, self.arguments) for name, node in bound.items()}
+        if bool(fit.gradients) != bool(self.given):
+            return None
+        for bound in _match(fit.pattern, self.value, fit.holes - self.given.keys(), {}):
+            operands = {name: _written(node, self.arguments) for name, node in bound.items()} | dict(self.given)
+            if fit.gradients and tuple(operands.get(name) for name in fit.gradients) != self.wanted:
+                continue
             if all(operands.values()) and all(self._suits(fit, bound, case) for case in self.cases):
                 fill = _Filled({k: v for k, v in operands.items() if v}, self.precision)
-                return ast.unparse(fill.visit(_copy(fit.call)))
+                called = ast.unparse(fill.visit(_copy(fit.call)))
+                return f"({called},)" if len(fit.gradients) == 1 else called  # a task of gradients returns a tuple
         return None
 
     def _suits(self, fit: Fit, bound: Bound, case: CaseSpec) -> bool:

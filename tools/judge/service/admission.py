@@ -135,10 +135,12 @@ def warnings_of(task: TaskFile, spec: TaskSpec) -> list[str]:
         return [f"the task could not be examined: {error}"]
     names = [name for _, name in _passing(results)]
     more = f" (and {len(names) - 1} other null kernels)" if len(names) > 1 else ""
-    notes = [f"a kernel that {_MEANING[name]} passes case {case} with all inputs{more}" for name in names[:1]]
+    doubts = [
+        f"a kernel that {_MEANING[name]} passes case {case} with all inputs{more}; verdicts mean little"
+        for name in names[:1]
+    ]
     if dead := [operand for operand, matters in matter.items() if not matters]:
-        notes.append(f"a kernel may leave out {', '.join(dead)}: case {case} does not depend on it")
-    doubts = [f"{note}; verdicts mean little" for note in notes]
+        doubts.append(f"the answer of case {case} does not depend on {', '.join(dead)}: a kernel may leave that out")
     if problem.slow:
         doubts.append(f"the reference is slow: whether its answer depends on every operand of case {case} is not known")
     return doubts

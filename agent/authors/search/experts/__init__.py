@@ -7,6 +7,8 @@ A file's first comments say for which tasks it is and what may be searched:
     # order: 1                           among experts for one task, the smallest first
     # fits: rms_norm(x, weight, eps) = F.rms_norm(x, _, weight, eps)      what to call where `forward` computes that
     # fits: ... where x: R C, weight: C       only for these shapes (a letter a size, `...` any leading ones)
+    # gradients: x, weight = f(gradient, x, weight) of FORMULA        for a task of `--backward` whose forward computes
+                                        that: what to call, and the operands whose gradients it returns, in their order
     # task: NAME = call                  for a built-in task whose forward is no formula
     # takes: torch.mm            library calls whose places functions `split_mm` take in what TorchInductor writes
     # search: NUM_WARPS = 1 2 4 8        values of a `NAME = value` line that are worth trying
@@ -126,7 +128,7 @@ def _parameters(name: str, head: str, about: str, text: str) -> Sketch:
 
 
 def _fits(head: str) -> list[Fit]:
-    return [fits_of(text) for text in re.findall(r"(?m)^# fits: (.*)$", head)]
+    return [fits_of(text) for text in re.findall(r"(?m)^# (?:fits|gradients): (.*)$", head)]
 
 
 def _tagged(head: str, pattern: str) -> list[Any]:

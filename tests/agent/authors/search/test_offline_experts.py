@@ -9,14 +9,22 @@ import pytest
 
 from kerneltune.agent.authors.search.experts import experts
 from kerneltune.agent.authors.search.neighbours import Sketch
+from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
-from kerneltune.tools.task.load import builtin_names
+from kerneltune.tools.task.load import builtin_names, read_task
+from kerneltune.tools.task.write import backward_source
 from tests.agent.authors.search.offline_bench import run
 
 ROOT = Path(__file__).resolve().parents[4]
 LIBRARY = ROOT / "agent" / "authors" / "search" / "experts"
 FILES = sorted(p.stem for p in LIBRARY.glob("*.py") if p.name != "__init__.py")
+GRADIENTS = {
+    "row_backward": ("rms_norm", "layer_norm", "add_rms_norm", "layer_norm_residual"),
+    "gated_backward": ("swiglu", "geglu"),
+    "bias_gelu_backward": ("gelu_bias",),
+    "log_softmax_backward": ("log_softmax", "cross_entropy", "long_log_softmax", "long_cross_entropy"),
+}
 # take the places of library calls: see test_offline_products, and "recurrent" in test_offline_odd_tasks
 NO_TASK = {"split_products", "recurrent_steps"}
 SHAPES = {
@@ -62,7 +70,7 @@ def problems(paths: Sequence[Path]) -> list[tuple[str, str, str]]:
 def test_every_expert_computes_what_torch_computes_on_a_small_case_of_its_tasks() -> None:
     found = problems([ROOT / "tools" / "tasks" / f"{name}.py" for name in builtin_names()])
     assert [row for row in found if row[2]] == []
-    assert set(FILES) - {expert for _, expert, _ in found} - NO_TASK == set(OWN)  # no built-in task
+    assert set(FILES) - {expert for _, expert, _ in found} - NO_TASK - GRADIENTS.keys() == set(OWN)  # no built-in task
     assert {task for task, _, _ in found} == set(builtin_names())
 
 
@@ -144,6 +152,43 @@ def test_experts_that_no_builtin_task_asks_for_compute_what_torch_computes(tmp_p
     found = problems(sorted(tmp_path.glob("*.py")))
     assert [row for row in found if row[2]] == []
     assert {(f"own_{name}", name) for name in OWN} <= {(task, expert) for task, expert, _ in found}
+
+
+# rows that no program holds whole, the last step of a walk not full; and a row that counts for nothing
+LONG = """import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def forward(self, {arguments}): return {value}
+def get_inputs(): return [torch.randn(3, 33001){more}]
+def get_init_inputs(): return []
+"""
+
+
+def test_experts_for_gradients_compute_those_of_autograd(tmp_path: Path) -> None:
+    loss = "nn.functional.cross_entropy(x, target, reduction='none')"
+    forwards = {
+        "long_log_softmax": LONG.format(arguments="x", value="torch.log_softmax(x, -1)", more=""),
+        "long_cross_entropy": LONG.format(
+            arguments="x, target", value=loss, more=", torch.tensor([33000, -100, 4096])"
+        ),
+    }
+    for name in (name for names in GRADIENTS.values() for name in names):
+        path = tmp_path / f"{name}.py"
+        path.write_text(forwards.get(name) or (ROOT / "tools" / "tasks" / path.name).read_text())
+        path.write_text(backward_source(describe(read_task(path)), path.read_text()))
+    found = problems(sorted(tmp_path.glob("*.py")))
+    assert sorted(found) == sorted((name, expert, "") for expert, names in GRADIENTS.items() for name in names)
+
+
+def test_an_expert_for_a_value_is_not_for_its_gradients_and_the_reverse() -> None:
+    path = ROOT / "tools" / "tasks" / "swiglu.py"
+    task = describe(read_task(path))
+    gradients = replace(task, name="mine", source=backward_source(task, path.read_text()))
+    assert names(task) == {"gated"}
+    assert names(gradients) == {"gated_backward"}
+    swapped = gradients.source.replace("_outputs, _parameters, gate, up)", "_outputs, _parameters, up, gate)")
+    assert swapped != gradients.source
+    assert names(replace(gradients, source=swapped)) == set()  # the results' order is another
 
 
 HARD = {
