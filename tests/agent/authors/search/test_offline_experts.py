@@ -23,6 +23,7 @@ GRADIENTS = {
     "row_backward": ("rms_norm", "layer_norm", "add_rms_norm", "layer_norm_residual"),
     "gated_backward": ("swiglu", "geglu"),
     "bias_gelu_backward": ("gelu_bias",),
+    "softmax_gradient": ("softmax",),
     "log_softmax_backward": ("log_softmax", "cross_entropy", "long_log_softmax", "long_cross_entropy"),
 }
 # take the places of library calls: see test_offline_products, and "recurrent" in test_offline_odd_tasks
@@ -174,7 +175,9 @@ def test_experts_for_gradients_compute_those_of_autograd(tmp_path: Path) -> None
     }
     for name in (name for names in GRADIENTS.values() for name in names):
         path = tmp_path / f"{name}.py"
-        path.write_text(forwards.get(name) or (ROOT / "tools" / "tasks" / path.name).read_text())
+        builtin = ROOT / "tools" / "tasks" / path.name
+        # in bfloat16 autograd's sums down columns are off by 1 % with some numbers of threads
+        path.write_text(forwards.get(name) or builtin.read_text().replace('DTYPE = "bfloat16"', 'DTYPE = "float32"'))
         path.write_text(backward_source(describe(read_task(path)), path.read_text()))
     found = problems(sorted(tmp_path.glob("*.py")))
     assert sorted(found) == sorted((name, expert, "") for expert, names in GRADIENTS.items() for name in names)
@@ -297,7 +300,7 @@ def test_every_switch_of_an_expert_leads_to_the_same_result() -> None:
 def test_an_expert_says_its_idea_its_tasks_and_a_space_around_its_defaults(file: str) -> None:
     text = (LIBRARY / f"{file}.py").read_text()
     assert re.findall(r"(?m)^# says: .{20,}", text)
-    assert re.findall(r"(?m)^# (?:fits|task|takes): ", text)
+    assert re.findall(r"(?m)^# (?:fits|gradients|task|takes): ", text)
     for name, values in re.findall(r"(?m)^# search: (\w+) = (.*)$", text):
         defaults = re.findall(rf"(?m)^{name} = (\d+)", text)
         assert len(defaults) == 1
