@@ -487,7 +487,7 @@ def gradients_model(source: str) -> GradientsModel | None:
     return GradientsModel(ast.unparse(rest), [a.arg for a in forward.args.args][1:], primals)
 
 
-class _Held(ast.NodeTransformer):
+class _Within(ast.NodeTransformer):
     """`self.weight` -> `self.NAME.weight`."""
 
     def __init__(self, name: str) -> None:
@@ -568,7 +568,7 @@ class TaskFormula:
         if found is None:
             return None
         value, arguments = found
-        value = _Held(FORWARD).visit(value)
+        value = _Within(FORWARD).visit(value)
         given = model.arguments[len(arguments) :]
         names = ["gradient"] if len(given) == 1 else [f"gradient_{place}" for place in range(len(given))]
         wanted = (*model.primals, *(f"self.{name}" for name in cases[0].state))

@@ -1,0 +1,103 @@
+"""Forward and backward of one op together: our two kernels against a training step of the compiled reference.
+
+    python -m benchmarks.training_step --runs-dir DIR [--attempts 6] [--seconds 40] layer_norm cross_entropy …
+
+For each built-in task two runs of the offline author, of the task and of its gradients (`optimize --backward`); ours is
+the sum of both medians, each with a cold L2 and inputs alone saved in between. Theirs is `torch.autograd.grad` through
+the reference, eager, by torch.compile and by its max-autotune, with what each chooses to save: the median of
+triton.testing.do_bench, the L2 cold before the forward only, which is in their favour. Prints a table in Markdown and
+the geometric mean over the faster of the compiled ones. Without a GPU there are verdicts and no times. Exit code 1
+where a task has no accepted kernel for one of both.
+"""
+
+import argparse
+import gc
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from statistics import geometric_mean
+
+import kerneltune
+from kerneltune.tools.task.load import builtin_names
+
+MODES = {"eager": None, "torch.compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+
+
+def ours_us(result: kerneltune.Result) -> float | None:
+    """The best kernel's median; None where nothing was timed."""
+    timing = result.verdict.timing if result.verdict else None
+    return timing.median_us if timing else None
+
+
+def step_us(name: str, mode: str | None) -> float:
+    """A training step of the task's reference on its main case: forward, and gradients of all floating inputs and
+    parameters for random gradients of the outputs. Microseconds."""
+    import torch
+    from triton.testing import do_bench
+
+    module = import_module(f"kerneltune.tools.tasks.{name}")
+    with torch.device("cuda"):
+        torch.manual_seed(0)
+        model, inputs = module.Model(*module.get_init_inputs()), module.get_inputs()
+    taken = [x.requires_grad_() for x in inputs if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    taken += model.parameters()
+    run = torch.compile(model, mode=mode) if mode else model
+    answered = run(*inputs)
+    outputs = [y for y in (answered if isinstance(answered, tuple) else (answered,)) if y.requires_grad]
+    gradients = [torch.randn_like(y) for y in outputs]
+
+    def step() -> None:
+        found = run(*inputs)
+        outputs = [y for y in (found if isinstance(found, tuple) else (found,)) if y.requires_grad]
+        torch.autograd.grad(outputs, taken, gradients)
+
+    return 1000 * float(do_bench(step, warmup=100, rep=300, return_mode="median"))
+
+
+def row(name: str, both: Sequence[kerneltune.Result], *, has_gpu: bool) -> tuple[str, float | None]:
+    """A line of the table, and how many times as fast ours is; None where it was not timed."""
+    times = [ours_us(result) for result in both]
+    forward, backward = times
+    if not has_gpu or forward is None or backward is None:
+        return f"| {name} | {' | '.join(r.verdict.status if r.verdict else 'none' for r in both)} | | | | | |", None
+    steps = []
+    for mode in MODES.values():
+        steps.append(step_us(name, mode))
+        gc.collect()
+    gain = min(steps[1:]) / (forward + backward)
+    told = " | ".join(f"{us:.1f}" for us in (forward, backward, forward + backward, *steps))
+    return f"| {name} | {told} | {gain:.2f} |", gain
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="+", choices=builtin_names(), metavar="TASK")
+    parser.add_argument("--runs-dir", type=Path, required=True)
+    parser.add_argument("--attempts", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=40.0)
+    given = parser.parse_args()
+    has_gpu = Path("/dev/nvidiactl").exists()
+    print(f"| task | forward | backward | both | {' | '.join(MODES)} | speed-up |")
+    print("| --- |" + " ---: |" * (4 + len(MODES)))
+    gains, complete = [], True
+    for name in given.tasks:
+        both = [
+            kerneltune.optimize(
+                name, backward=backward, model="offline", max_attempts=given.attempts, max_time_s=given.seconds,
+                runs_dir=given.runs_dir,
+            )
+            for backward in (False, True)
+        ]  # fmt: skip
+        line, gain = row(name, both, has_gpu=has_gpu)
+        print(line, flush=True)
+        gains += [gain] if gain else []
+        complete = complete and all(result.best for result in both)
+    if gains:
+        print(f"\ngeometric mean {geometric_mean(gains):.3f} over the faster of the compiled ones, {len(gains)} tasks")
+    return 0 if complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
