@@ -174,6 +174,7 @@ _POSITIONAL = {
     "chunk": ("chunks", "dim"),
     "rms_norm": ("normalized_shape", "weight", "eps"),
     "layer_norm": ("normalized_shape", "weight", "bias", "eps"),
+    "group_norm": ("num_groups", "weight", "bias", "eps"),
     "cross_entropy": ("target",),
     "gelu": ("approximate",),
     "topk": ("k", "dim"),
@@ -185,13 +186,17 @@ _NAMESPACES = ("torch", "F", "nn.functional", "torch.nn.functional", "torch.spec
 _SAME = {"mm": "matmul", "bmm": "matmul"}
 _OPERATORS: dict[type[ast.operator], str] = {ast.MatMult: "matmul", ast.Pow: "pow"}
 _DEFAULTS = {("sum", "keepdim"): False, ("mean", "keepdim"): False, ("gelu", "approximate"): "none"}
-# module -> (function, its keyword arguments by constructor argument, which parameters it holds)
+# module -> (function, its keyword arguments by constructor argument, those that the module has as attributes)
 _MODULES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "Softmax": ("softmax", ("dim",), ()),
     "LogSoftmax": ("log_softmax", ("dim",), ()),
     "ReLU": ("relu", (), ()),
     "SiLU": ("silu", (), ()),
+    "GELU": ("gelu", ("approximate",), ()),
     "Linear": ("linear", (), ("weight", "bias")),
+    "LayerNorm": ("layer_norm", (), ("normalized_shape", "weight", "bias", "eps")),
+    "RMSNorm": ("rms_norm", (), ("normalized_shape", "weight", "eps")),
+    "GroupNorm": ("group_norm", (), ("num_groups", "weight", "bias", "eps")),
 }
 _WHOLE = {
     f"{kind}{n}d" for kind in ("Conv", "ConvTranspose", "AvgPool", "MaxPool") for n in (1, 2, 3)
@@ -407,6 +412,8 @@ class _Inliner(ast.NodeTransformer):
         if _last(made.func) in _WHOLE:
             return _spelled(_last(made.func), [x, expression(f"self.{name}")], [])
         function, options, held = _MODULES[_last(made.func)]
+        if function == "rms_norm" and len(made.args) < 2 and all(k.arg != "eps" for k in made.keywords):
+            held = held[:-1]  # None: the smallest step of the dtype
         keywords = [ast.keyword(key, self.visit(_copy(v))) for key, v in zip(options, made.args, strict=False)]
         keywords += [ast.keyword(k.arg, self.visit(_copy(k.value))) for k in made.keywords if k.arg in options]
         bare = any(k.arg == "bias" and ast.unparse(k.value) == "False" for k in made.keywords)

@@ -339,6 +339,30 @@ def test_a_module_counts_as_the_function_that_it_calls() -> None:
     assert "self.layer = nn.Linear(32, 48)" in found["matmul_tiles"].source
 
 
+NORMS = {
+    "own_layer_norm": ("LayerNorm(500, eps=1e-3)", "self.norm(x + y), x + y", "33, 500", {"row_norm"}),
+    "own_rms_norm": ("RMSNorm(500, 1e-3)", "self.norm(x)", "3, 11, 500", {"rms_norm"}),
+    "own_group_norm": ("GroupNorm(2, 6)", "self.norm(x)", "2, 6, 5, 7", {"group_norm_split", "group_norm_walk"}),
+    "own_bare": ("LayerNorm(500, bias=False)", "self.norm(x)", "33, 500", set()),
+    "own_plain": ("RMSNorm(500, elementwise_affine=False, eps=1e-3)", "self.norm(x)", "33, 500", set()),
+    "own_smallest": ("RMSNorm(500)", "self.norm(x)", "33, 500", set()),  # its eps is None
+}
+
+
+def test_a_module_that_normalises_has_the_experts_of_its_function(tmp_path: Path) -> None:
+    for name, (made, value, shape, _) in NORMS.items():
+        arguments = "x, y" if "y" in value else "x"
+        given = ", ".join(f"torch.randn({shape})" for _ in arguments.split(","))
+        (tmp_path / f"{name}.py").write_text(
+            f"import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+            f"        super().__init__()\n        self.norm = nn.{made}\n"
+            f"    def forward(self, {arguments}): return {value}\n"
+            f"def get_inputs(): return [{given}]\ndef get_init_inputs(): return []\n"
+        )
+    found = problems(sorted(tmp_path.glob("*.py")))
+    assert sorted(found) == sorted((name, expert, "") for name, row in NORMS.items() for expert in row[3])
+
+
 def test_an_einsum_that_is_a_product_has_the_experts_of_a_product(tmp_path: Path) -> None:
     (tmp_path / "own_product.py").write_text(
         "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n"
