@@ -596,7 +596,7 @@ class TaskFormula:
         return None
 
     def _suits(self, fit: Fit, bound: Bound, case: CaseSpec) -> bool:
-        sizes: dict[str, int] = {}
+        sizes: dict[str, int | tuple[int, ...]] = {}
         for name, dims in fit.shapes.items():
             operand = bound.get(name)
             if operand is None or (dims[:1] == ("plain",) and isinstance(operand, ast.Call)):
@@ -623,14 +623,16 @@ def _tensor_shape(value: Json) -> tuple[int, ...] | None:
     return None
 
 
-def _unified(dims: tuple[str, ...], shape: tuple[int, ...], sizes: dict[str, int]) -> bool:
+def _unified(dims: tuple[str, ...], shape: tuple[int, ...], sizes: dict[str, int | tuple[int, ...]]) -> bool:
     if dims[:1] == ("...",):
         dims = dims[1:]
-        shape = shape[max(0, len(shape) - len(dims)) :]
+        leading, shape = shape[: max(0, len(shape) - len(dims))], shape[max(0, len(shape) - len(dims)) :]
+        if sizes.setdefault("...", leading) != leading:
+            return False
     return len(dims) == len(shape) and all(_agrees(d, n, sizes) for d, n in zip(dims, shape, strict=True))
 
 
-def _agrees(dim: str, size: int, sizes: dict[str, int]) -> bool:
+def _agrees(dim: str, size: int, sizes: dict[str, int | tuple[int, ...]]) -> bool:
     """`dim` is a letter, a number, or a letter with a bound: `M<257`."""
     name, _, bound = dim.partition("<")
     if name.isdigit():

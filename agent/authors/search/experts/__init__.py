@@ -6,7 +6,7 @@ A file's first comments say for which tasks it is and what may be searched:
     # says: one program a row            the idea, for a person
     # order: 1                           among experts for one task, the smallest first
     # fits: rms_norm(x, weight, eps) = F.rms_norm(x, _, weight, eps)      what to call where `forward` computes that
-    # fits: ... where x: R C, weight: C       only for these shapes (a letter a size, `...` any leading ones)
+    # fits: ... where x: R C, weight: C       only for these shapes (a letter a size, `...` leading ones)
     # gradients: x, weight = f(gradient, x, weight) of FORMULA        for a task of `--backward` whose forward computes
                                         that: what to call, and the operands whose gradients it returns, in their order
     # task: NAME = call                  for a built-in task whose forward is no formula

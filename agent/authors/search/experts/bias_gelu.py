@@ -1,5 +1,5 @@
 # says: one read and one write; the bias stays in the cache, the Gaussian is one polynomial and one power of two
-# fits: bias_gelu(x, bias) = F.gelu(x + bias) where x: R C, bias: C
+# fits: bias_gelu(x, bias) = F.gelu(x + bias) where x: ... C, bias: C
 # search: ROWS = 1 2 4
 # search: ACCESSES = 1 2
 # search: NUM_WARPS = 4 8 16
@@ -51,7 +51,8 @@ def bias_gelu_kernel(x_ptr, bias_ptr, y_ptr, rows, cols, ROWS: tl.constexpr, BLO
 
 def bias_gelu(x, bias):
     x = x.contiguous()
-    rows, cols = x.shape
+    cols = x.shape[-1]
+    rows = x.numel() // cols
     y = torch.empty_like(x)
     wide = NUM_WARPS * 32 * ACCESSES * 16 // x.element_size()
     block = min(wide, triton.next_power_of_2(cols))

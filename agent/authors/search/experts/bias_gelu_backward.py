@@ -1,5 +1,5 @@
 # says: the bias's gradient is summed while that of x is written, by a fixed grid, then over its programs
-# gradients: x, bias = bias_gelu_backward(gradient, x, bias) of F.gelu(x + bias) where x: R C, bias: C
+# gradients: x, bias = bias_gelu_backward(gradient, x, bias) of F.gelu(x + bias) where x: ... C, bias: C
 # search: PROGRAMS_PER_SM = 4 8 16
 # search: ACCESSES = 1 2 4
 # search: NUM_WARPS = 4 8
@@ -72,7 +72,8 @@ def columns_kernel(part_ptr, sum_ptr, parts, cols, ROWS: tl.constexpr, COLS: tl.
 
 def bias_gelu_backward(gradient, x, bias):
     gradient, x = gradient.contiguous(), x.contiguous()
-    rows, cols = x.shape
+    cols = x.shape[-1]
+    rows = x.numel() // cols
     block = min(NUM_WARPS * 32 * ACCESSES * 16 // x.element_size(), triton.next_power_of_2(cols))
     strips = triton.cdiv(cols, block)
     programs = PROGRAMS_PER_SM * torch.cuda.get_device_properties(x.device).multi_processor_count

@@ -1,5 +1,5 @@
 # says: one read of each operand and one write, one 16-byte access a thread
-# fits: gated(gate, up, False) = F.silu(gate) * up where gate: R C, up: R C
+# fits: gated(gate, up, False) = F.silu(gate) * up where gate: ... C, up: ... C
 # fits: gated_halves(x, True) = F.gelu(x.chunk(2, dim=-1)[0], approximate="tanh") * x.chunk(2, dim=-1)[1]
 # fits: gated_halves(x, False) = F.silu(x.chunk(2, dim=-1)[0]) * x.chunk(2, dim=-1)[1]
 # search: ACCESSES = 1 2

@@ -1,5 +1,5 @@
 # says: one read of each operand and one write of each gradient, halves of a row in place
-# gradients: gate, up = gated_backward(gradient, gate, up) of F.silu(gate) * up where gate: R C, up: R C
+# gradients: gate, up = gated_backward(gradient, gate, up) of F.silu(gate) * up where gate: ... C, up: ... C
 # gradients: x = halves_backward(gradient, x, True) of F.gelu(x.chunk(2, dim=-1)[0], approximate="tanh") * x.chunk(2, dim=-1)[1]
 # gradients: x = halves_backward(gradient, x, False) of F.silu(x.chunk(2, dim=-1)[0]) * x.chunk(2, dim=-1)[1]
 # search: ACCESSES = 1 2

@@ -2,8 +2,8 @@
 # task: rms_norm_backward = rms_norm_backward(gradient, x, self.weight, self.eps)
 # gradients: x, weight = rms_norm_backward(gradient, x, weight, eps) of F.rms_norm(x, _, weight, eps) where x: ... C, weight: C<16385
 # gradients: x, weight, bias = norm_backward(gradient, x, weight, bias, eps) of F.layer_norm(x, _, weight, bias, eps) where x: ... C, weight: C<16385, bias: C
-# gradients: x, r, weight = norm_backward(gradient_0, x, weight, None, eps, r, gradient_1) of (F.rms_norm(x + r, _, weight, eps), x + r) where x: R C, r: R C, weight: C<16385
-# gradients: x, r, weight, bias = norm_backward(gradient_0, x, weight, bias, eps, r, gradient_1) of (F.layer_norm(x + r, _, weight, bias, eps), x + r) where x: R C, r: R C, weight: C<16385, bias: C
+# gradients: x, r, weight = norm_backward(gradient_0, x, weight, None, eps, r, gradient_1) of (F.rms_norm(x + r, _, weight, eps), x + r) where x: ... C, r: ... C, weight: C<16385
+# gradients: x, r, weight, bias = norm_backward(gradient_0, x, weight, bias, eps, r, gradient_1) of (F.layer_norm(x + r, _, weight, bias, eps), x + r) where x: ... C, r: ... C, weight: C<16385, bias: C
 # search: PROGRAMS_PER_SM = 1 2 4
 # search: NUM_WARPS = 8 16
 # search: NUM_STAGES = 2 3 4

@@ -1,6 +1,6 @@
 # says: residual added and normalised in one pass, a row in registers, several short rows a program
-# fits: rms_norm(x, weight, eps, residual=r) = (F.rms_norm(x + r, _, weight, eps), x + r) where x: R C, r: R C, weight: C<65537
-# fits: layer_norm(x, weight, bias, eps, residual=r) = (F.layer_norm(x + r, _, weight, bias, eps), x + r) where x: R C, r: R C, weight: C<65537
+# fits: rms_norm(x, weight, eps, residual=r) = (F.rms_norm(x + r, _, weight, eps), x + r) where x: ... C, r: ... C, weight: C<65537
+# fits: layer_norm(x, weight, bias, eps, residual=r) = (F.layer_norm(x + r, _, weight, bias, eps), x + r) where x: ... C, r: ... C, weight: C<65537
 # fits: layer_norm(x, weight, bias, eps) = F.layer_norm(x, _, weight, bias, eps) where x: ... C, weight: C<65537, bias: C
 # search: TILE = 1024 2048 4096 8192 16384
 # search: NUM_WARPS = 2 4 8 16 32

@@ -340,7 +340,7 @@ def test_a_module_counts_as_the_function_that_it_calls() -> None:
 
 
 NORMS = {
-    "own_layer_norm": ("LayerNorm(500, eps=1e-3)", "self.norm(x + y), x + y", "33, 500", {"row_norm"}),
+    "own_layer_norm": ("LayerNorm(500, eps=1e-3)", "self.norm(x + y), x + y", "3, 11, 500", {"row_norm"}),
     "own_rms_norm": ("RMSNorm(500, 1e-3)", "self.norm(x)", "3, 11, 500", {"rms_norm"}),
     "own_group_norm": ("GroupNorm(2, 6)", "self.norm(x)", "2, 6, 5, 7", {"group_norm_split", "group_norm_walk"}),
     "own_bare": ("LayerNorm(500, bias=False)", "self.norm(x)", "33, 500", set()),
@@ -375,6 +375,19 @@ def test_an_einsum_that_is_a_product_has_the_experts_of_a_product(tmp_path: Path
         task = own_task(f"return torch.einsum({equation!r}, a, b)", "a, b")
         assert names(task) == (names(own_task(f"return {whose}", "a, b")) if whose else set()), equation
     assert names(own_task("return torch.einsum('ij,ij->i', a, b)", "a, b")) == set()
+
+
+def test_operands_with_the_same_leading_dimensions_have_the_experts_of_rows() -> None:
+    body = "return F.silu(a) * b"
+    task = own_task(body, "a, b")
+    for shapes, expected in {
+        ((2, 3, 16), (2, 3, 16)): {"gated"},
+        ((16,), (16,)): {"gated"},
+        ((2, 3, 16), (3, 16)): set(),  # which torch would broadcast
+        ((2, 3, 16), (2, 1, 16)): set(),
+    }.items():
+        inputs: tuple[Json, ...] = tuple({"$tensor": TensorSpec(shape, "float32")} for shape in shapes)
+        assert names(replace(task, cases=(replace(task.main, inputs=inputs),))) == expected
 
 
 def test_an_argument_of_the_constructor_may_be_the_dimension() -> None:
