@@ -83,9 +83,9 @@ def norm_backward(gradient, x, weight, bias, eps, residual=None, through=None):
     cols = x.shape[-1]
     rows = x.numel() // cols
     block = triton.next_power_of_2(cols)
-    # at most 32 columns a thread, of which each keeps several numbers, and at least 16 where rows are short: then more
+    # at most 32 columns a thread, of which each keeps several numbers, and at least 8 where rows are short: then more
     # programs have as many warps
-    warps = max(min(NUM_WARPS, block // 512), min(32, block // 1024), 1)
+    warps = max(min(NUM_WARPS, block // 256), min(32, block // 1024), 1)
     programs = PROGRAMS_PER_SM * max(1, min(8, NUM_WARPS // warps))
     programs = min(programs * torch.cuda.get_device_properties(x.device).multi_processor_count, rows)
     # as many stages as shared memory has room for
