@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kerneltune.tools.judge.correctness.comparison import compare
+from kerneltune.tools.judge.correctness.comparison import compare, judge
 from kerneltune.tools.judge.correctness.float64 import half_step
 from kerneltune.tools.judge.correctness.gates import Expected
 from kerneltune.tools.judge.correctness.problem import Problem
@@ -105,3 +105,29 @@ def test_an_honest_tf32_product_is_not_refused_by_a_noisy_estimate(kind: str) ->
         x, residual = drawn.inputs
         result = compare(problem.expect(drawn.inputs), tf32(x) @ tf32(drawn.state["weight"]) + residual)
         assert result.error_ratio < 0.9, result
+
+
+CONSTANT_ROWS = """
+import torch
+PRECISION = 'bfloat16'
+class Model(torch.nn.Module):
+    def forward(self, x, r):
+        h = x + r
+        return torch.nn.functional.layer_norm(h, h.shape[-1:]) * torch.linspace(0.1, 1.5, 1024).bfloat16(), h
+def get_inputs(): return [torch.full((64, 1024), -1.8203125).bfloat16(), torch.full((64, 1024), -0.1875).bfloat16()]
+"""
+
+
+def test_a_kernel_that_rounds_a_sum_in_one_place_and_not_in_another_is_refused_by_no_luck_of_few_samples(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.py").write_text(CONSTANT_ROWS)
+    problem = Problem.load(read_task(tmp_path / "mine.py"))
+    drawn = problem.draw(0, "own")
+    assert drawn is not None
+    x, r = drawn.inputs
+    moments = (x.float() + r.float()).mean(-1, keepdim=True)  # of the sum that is not rounded: -2.0078125, not -2
+    off = ((x + r).float() - moments) * 1e-5**-0.5 * torch.linspace(0.1, 1.5, 1024)  # up to 3.7 in the place of 0
+    assert not compare(problem.expect(drawn.inputs), (off.bfloat16(), x + r)).ok
+    assert judge(problem, drawn, (off.bfloat16(), x + r), case="main", battery="own").ok
+    assert not judge(problem, drawn, ((8 * off).bfloat16(), x + r), case="main", battery="own").ok

@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from kerneltune.tools.judge.correctness.float64 import Rounding, Selection
-from kerneltune.tools.judge.correctness.gates import Expected, KeptBudgets, as_rows, reached, rounding_of
+from kerneltune.tools.judge.correctness.gates import (
+    MOST_SAMPLES,
+    NEAR_MISS,
+    Expected,
+    KeptBudgets,
+    as_rows,
+    reached,
+    rounding_of,
+)
 from kerneltune.tools.judge.correctness.reference_model import Drawn
 from kerneltune.tools.judge.correctness.tree import Tree, dtype_name, is_float8, leaves, map_tensors, stored_as
 from kerneltune.tools.schema.task import PROBES
@@ -288,13 +296,24 @@ class AnswersInputs(Protocol):
 
     def restore(self, drawn: Any) -> None: ...
 
-    def expectation(self, inputs: tuple[Any, ...]) -> ExpectedOutputs: ...
+    def expectation(self, inputs: tuple[Any, ...], *, least_samples: int = 0) -> ExpectedOutputs: ...
 
 
 def judge(problem: AnswersInputs, drawn: Drawn, actual: Tree, *, case: str, battery: str) -> CaseResult:
     """Compare what a candidate made of drawn inputs with the answer for them."""
     problem.restore(drawn)
-    return compare_in_parts(problem.expectation(drawn.inputs), actual, case=case, battery=battery)
+    result = compare_in_parts(problem.expectation(drawn.inputs), actual, case=case, battery=battery)
+    if is_near_miss(result):
+        closer = problem.expectation(drawn.inputs, least_samples=MOST_SAMPLES)
+        return compare_in_parts(closer, actual, case=case, battery=battery)
+    return result
+
+
+def is_near_miss(result: CaseResult) -> bool:
+    """Whether the noise is to be estimated from more samples before anybody is accused. Of a sum that a kernel rounds
+    to bfloat16 in one place and not in another, as TorchInductor's loops over long rows do, 6 samples put the noise of
+    3 in 1,326,080 elements too low by a factor of 5: they were refused by 1.11 times the tolerance."""
+    return not result.ok and result.error_ratio < NEAR_MISS
 
 
 def rows_of(tree: Tree, rows: slice | None) -> Tree:

@@ -50,6 +50,7 @@ _SAMPLES = 6  # of an 8-sample estimate for the sum of 1,000 terms, 1 element in
 # nothing but the noise widens the tolerance where operands are rounded and float32 is stored: 1 honest TF32 product of
 # 20 was refused on 6 samples, by up to 1.6 times its tolerance (one that truncates, 1 of 3); on 32 none is above 0.7
 MOST_SAMPLES = 32
+NEAR_MISS = 8.0  # times the tolerance: a miss by less may be one of the noise's estimate, and more are drawn
 _FEW_OUTPUTS = 1 << 22  # of a larger case, PyTorch's own product on a GPU is as imprecise and widens it
 _LEAST_OF_TYPICAL = 0.25
 _RESOLVED = 2.0**-50  # of a row's largest value: a few roundoffs of float64

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -566,9 +566,13 @@ class LoadedCase(ReferenceModel):
         native, sizes = self._native_and_sizes(inputs, most_samples)
         return self._expected(inputs, native, sizes)
 
-    def expectation(self, inputs: tuple[Any, ...], *, most_samples: int = MOST_SAMPLES) -> ExpectedOutputs:
-        """The same for a case of any size: of a large one whose rows do not depend on each other, in parts."""
+    def expectation(
+        self, inputs: tuple[Any, ...], *, least_samples: int = 0, most_samples: int = MOST_SAMPLES
+    ) -> ExpectedOutputs:
+        """The same for a case of any size: of a large one whose rows do not depend on each other, in parts. At least
+        `least_samples` where there is any noise to estimate."""
         native, sizes = self._native_and_sizes(inputs, most_samples)
+        sizes = replace(sizes, samples=sizes.samples and max(sizes.samples, least_samples))
         parts = self._row_parts(inputs, native)
         if parts is None:
             return WholeExpectation(self._expected(inputs, native, sizes))

@@ -12,7 +12,7 @@ import torch
 
 from kerneltune.tools.backends.base import Backend
 from kerneltune.tools.judge.correctness.comparison import ExpectedOutputs, WholeExpectation, compare_in_parts
-from kerneltune.tools.judge.correctness.gates import Expected, samples_for
+from kerneltune.tools.judge.correctness.gates import MOST_SAMPLES, Expected
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.reference_model import free_cached
 from kerneltune.tools.judge.correctness.tree import Tree, tensors
@@ -145,7 +145,7 @@ class BenchmarkSetup:
             raise TaskError("the task gives no inputs of its own")
         self._drawn = replace(drawn, inputs=without_data(drawn.inputs))
         native = self.problem.native(drawn.inputs)
-        self.output_bytes, self._samples = tree_bytes(native), samples_for(native, self.problem.precision)
+        self.output_bytes = tree_bytes(native)
         values = _values(native)
         del native
         self.eager_us = eager_us(backend, self.problem, drawn.inputs)
@@ -317,12 +317,14 @@ class BenchmarkSetup:
 
     def expected(self, slot: int, *, in_full: bool = False) -> ExpectedOutputs:
         """The answer for one slot; kept while there is room, since contents are verified more than once. What
-        `_TIMED_SAMPLES` say of its noise is enough to accept by; `in_full`: from as many as its arithmetic asks for."""
+        `_TIMED_SAMPLES` say of its noise is enough to accept by; `in_full`: from as many as there ever are."""
         seed, battery = self._contents[slot % self._period]
-        samples = self._samples if in_full else min(self._samples, _TIMED_SAMPLES)  # often the same
+        least, most = (MOST_SAMPLES, MOST_SAMPLES) if in_full else (0, _TIMED_SAMPLES)
         return self.answers.of(
-            f"{battery}/{seed}/{samples}",
-            lambda: self.problem.expectation(self.inputs.tree(slot, pristine=True), most_samples=samples),
+            f"{battery}/{seed}/{most}",
+            lambda: self.problem.expectation(
+                self.inputs.tree(slot, pristine=True), least_samples=least, most_samples=most
+            ),
         )
 
     def vacate(self) -> None:
