@@ -42,6 +42,22 @@ _LOADED = (
     "kerneltune.tools.judge.service.cpu_judge",
     "kerneltune.agent.authors.search.inductor",
 )
+_TASK = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, -1)
+
+
+def get_inputs():
+    return [torch.randn(64, 128)]
+
+
+def get_init_inputs():
+    return []
+"""
 
 
 class RemoteForkServer:
@@ -186,6 +202,9 @@ def serve(listening: int, parent: int) -> NoReturn:
         gc.disable()
         for name in _LOADED:
             importlib.import_module(name)
+        # Inductor's first lowering takes 0.3 s of processor time, those after it 0.05 s
+        importlib.import_module("tqdm").tqdm.monitor_interval = 0  # a thread, which a fork would not have
+        importlib.import_module("kerneltune.agent.authors.search.inductor").lower(_TASK, {}, 90)
         gc.freeze()  # what is shared with the fork servers stays so
         gc.enable()
         gather_pages()

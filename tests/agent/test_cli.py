@@ -137,7 +137,9 @@ def test_ctrl_c_ends_the_run_cleanly_with_exit_code_130_and_says_how_to_go_on(tm
     assert lines[-1]["subtype"] == "interrupted"
     assert {line["schema_version"] for line in lines} == {2}
     assert error.splitlines()[-1] == f"optimize: interrupted; go on with: optimize --resume {lines[-1]['run_id']}"
-    time.sleep(0.2)
+    ends = time.monotonic() + 20
+    while _children_named(str(tmp_path)) and time.monotonic() < ends:
+        time.sleep(0.05)
     assert not _children_named(str(tmp_path))
 
 
@@ -161,12 +163,12 @@ class Dropping:
         raise KeyboardInterrupt
 def command():
     Dropping()  # what __del__ raises is dropped, as what a callback raises
-    time.sleep(10)
+    time.sleep(100)
 sys.unraisablehook = cli.interrupt_again
 sys.exit(cli.exit_code(command))
 """
 
 
 def test_a_ctrl_c_that_python_drops_in_a_callback_ends_the_command_all_the_same() -> None:
-    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=9)
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=90)
     assert (done.returncode, done.stderr) == (130, "optimize: interrupted\n")

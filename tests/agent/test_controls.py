@@ -130,12 +130,14 @@ def test_a_paused_run_begins_nothing_until_it_goes_on() -> None:
 
 def test_the_time_limit_does_not_count_pauses() -> None:
     running, _ = run(["1"], max_time_s=5)
-    running.started -= 4.8
+    began, before = time.monotonic(), running.elapsed_s
     running.controls.pause()
     time.sleep(0.4)
     running.controls.pause()
-    assert running.why_stop() is None
-    time.sleep(0.25)
+    assert running.elapsed_s - before <= time.monotonic() - began - 0.4
+    running.started -= 4.6
+    assert running.why_stop() is None or running.elapsed_s >= 5
+    running.started -= 0.4
     assert running.why_stop() == "time"
 
 
@@ -199,14 +201,14 @@ def test_the_time_limit_does_not_count_what_came_before_the_run_nor_suspensions(
     time.sleep(0.3)
     controls.pause()
     running = Run(run(["1"])[0].tracker, ListAuthor(["1"]), Limits(5, max_time_s=5), controls=controls)
-    assert abs(running.elapsed_s) < 0.2
-    running.started -= 4.9
-    controls.suspended(3.0)
-    assert 1.8 < running.elapsed_s < 2.3
+    assert -0.2 < running.elapsed_s < 60
+    running.started -= 490
+    controls.suspended(300.0)
+    assert 189 < running.elapsed_s < 250
     controls.pause()
-    controls.suspended(3.0)  # while it is paused the pause counts it
+    controls.suspended(300.0)  # while it is paused the pause counts it
     controls.pause()
-    assert 1.8 < running.elapsed_s < 2.3
+    assert 189 < running.elapsed_s < 250
 
 
 def test_an_attempt_counts_once_while_it_is_stored_and_only_then_as_finished() -> None:

@@ -61,11 +61,13 @@ def test_a_save_is_seen_once_whatever_an_editor_does_with_the_file(tmp_path: Pat
     path.unlink()  # as editors do that write beside it
     time.sleep(0.2)
     (tmp_path / "other").rename(path)
-    time.sleep(0.2)
+    ends = time.monotonic() + 60
+    while "two" not in seen and time.monotonic() < ends:
+        time.sleep(0.05)
     path.write_text("")  # in the middle of writing
     time.sleep(0.2)
     path.write_text("three")
-    reader.join(5)
+    reader.join(60)
     assert (seen, not reader.is_alive()) == (["one", "two", "three"], True)
 
 

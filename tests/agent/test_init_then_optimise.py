@@ -46,8 +46,9 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["Dense", "Norm", "Scaled"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("Dense", "float32"), ("Dense", "bfloat16"), ("Norm", "bfloat16"), ("Scaled", "float32")]
+)
 def test_a_module_gets_an_attempt_that_is_right(name: str, dtype: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODULES)
     done = optimize("init", f"mine.py:{name}", "-o", "task.py", "--no-check", cwd=tmp_path)

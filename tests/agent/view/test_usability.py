@@ -3,12 +3,14 @@
 The record is that of `docs/demo`: four runs on an H200. Each task is a question, what is typed, and what answers it.
 """
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.agent import warm
 from tests.agent.view.test_view_tmux import COMMAND, ROOT, Tmux
 
 pytestmark = [
@@ -60,6 +62,7 @@ def terminal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tmux]:
 
 @pytest.mark.parametrize("terminal", ["narrow"], indirect=True)
 def test_questions_are_answered_and_files_made_by_commands_in_80_columns(terminal: Tmux) -> None:
+    terminal.type(f'optimize() {{ {shlex.join(warm.command())} "$@"; }}')  # no keys, so without an interpreter's start
     for number, (question, line, answer) in enumerate(IN_THE_SHELL):
         terminal.type("clear")
         terminal.ask("clear-history")

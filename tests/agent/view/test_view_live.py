@@ -181,14 +181,16 @@ def mode_of(terminal: Terminal) -> list[Any]:
         return terminal.mode  # the last process has closed it: no mode is left to be wrong
 
 
-def test_a_run_that_is_ending_has_no_limits_to_raise(start: Callable[[str], Terminal]) -> None:
-    terminal = start("""while not controls.stopping:
+def test_a_run_that_is_ending_has_no_limits_to_raise(start: Callable[[str], Terminal], tmp_path: Path) -> None:
+    is_ending = tmp_path / "ending"
+    terminal = start(f"""while not controls.stopping:
         time.sleep(0.05)
     from kerneltune.agent.events import RunStopping
-    view(RunStopping("r-7f3a")); time.sleep(2); print("raised:", controls.raises)""")
+    view(RunStopping("r-7f3a")); open({str(is_ending)!r}, "w").close(); time.sleep(2)
+    print("raised:", controls.raises)""")
     terminal.read_until(lambda out: b"rows a program" in out)
     os.write(terminal.fd, b"q")
-    time.sleep(0.5)
+    terminal.read_until(lambda _: is_ending.exists())
     os.write(terminal.fd, b"+")
     assert terminal.end() == 0
     assert b"no limit to raise" in terminal.output
