@@ -258,6 +258,7 @@ def optimize(
     base_url: str | None = None,
     retry_time_s: int | None = None,
     effort: Effort | None = None,
+    logprobs: bool | None = None,
     strategy: Strategy | None = None,
     language: Language | None = None,
     start: str | None = None,
@@ -295,6 +296,7 @@ def optimize(
         base_url: The address of a server with OpenAI's API.
         retry_time_s: Seconds to go on asking a model that does not answer.
         effort: How hard a model thinks: "low", "medium", "high", "xhigh" or "max".
+        logprobs: Keep token ids and log-probabilities of a "chat:ID" model's replies.
         strategy: "refine" one conversation, "best-of" independent ones, or "evolve" a population.
         language: What the kernels are written in: "triton", "gluon", "cuda" or "ptx".
         start: What to begin with: "nothing", "best", RUN/NUMBER or a file. The flag is `--from`.

@@ -92,7 +92,8 @@ class Said(RunEvent):
 @dataclass(frozen=True)
 class Replied(RunEvent):
     """A model's reply, whole. `calls`: [{"call_id", "name", "arguments", "problem"}]; `usage` and `cost_usd` are None
-    when unknown; `raw`: the provider's own items; `turn` counts the replies of a conversation from 1."""
+    when unknown; `raw`: the provider's own items; `turn` counts the replies of a conversation from 1. `token_ids`,
+    `logprobs`: of every token that was written, where they were asked for and told, else None."""
 
     conversation: str
     turn: int
@@ -106,6 +107,8 @@ class Replied(RunEvent):
     model: str
     seconds: float
     raw: Json = None
+    token_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
     kind: Literal["replied"] = "replied"
 
 

@@ -18,7 +18,7 @@ from kerneltune.tools.schema.errors import UsageError
 _PREFIX = "KERNELTUNE_"
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _OF_TIMES = ("tier", "counters", "target_speedup", "target_sol")
-_OF_MODELS = ("max_cost_usd", "strategy", "effort", "base_url")
+_OF_MODELS = ("max_cost_usd", "strategy", "effort", "base_url", "logprobs")
 _DO = ("does", "do")
 Tier = Literal["screened", "judged", "confirmed"]  # that of tools.schema.verdict, which takes 10 ms to import
 Strategy = Literal["refine", "best-of", "evolve"]
@@ -53,6 +53,7 @@ class Settings:
     base_url: str = ""  # of the model's server; "" = the provider's own
     retry_time_s: int = 900  # how long a model is asked again whose provider fails
     effort: Effort = "high"  # how long a model thinks, where it can be told
+    logprobs: bool = False  # replies are kept with their tokens' ids and log-probabilities, where the server tells them
     strategy: Strategy = "refine"
     language: Language = "triton"  # what the kernels are written in
     from_: str = ""  # the candidate to start from: "nothing", "best", an attempt or a file; "" = as the language needs

@@ -122,7 +122,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--copy", action="store_true")
     for name, kind, value in (
         *(("rows", int, 64), ("samples", int, 8), ("shots", int, 0), ("batch", int, 64), ("seed", int, 1)),
-        *(("max-tokens", int, 1500), ("max-new-tokens", int, 320), ("temperature", float, 0.7)),
+        *(("max-tokens", int, 3000), ("max-new-tokens", int, 512), ("temperature", float, 0.7)),
     ):
         parser.add_argument(f"--{name}", type=kind, default=value)
     args = parser.parse_args()

@@ -101,7 +101,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--turns", action="store_true")
     for name, kind, value in (
         *(("steps", int, 12), ("batch", int, 32), ("group", int, 8), ("rank", int, 16), ("learning-rate", float, 1e-5)),
-        *(("max-tokens", int, 1500), ("max-new-tokens", int, 320), ("temperature", float, 1.0), ("seed", int, 1)),
+        *(("max-tokens", int, 3000), ("max-new-tokens", int, 512), ("temperature", float, 1.0), ("seed", int, 1)),
         ("save-every", int, 4),
     ):
         parser.add_argument(f"--{name}", type=kind, default=value)

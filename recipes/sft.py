@@ -80,7 +80,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     for name, kind, value in (
         *(("steps", int, 400), ("batch", int, 16), ("rank", int, 16), ("learning-rate", float, 5e-4), ("seed", int, 1)),
-        *(("max-tokens", int, 1500), ("save-every", int, 50), ("measured", int, 32)),
+        *(("max-tokens", int, 3000), ("save-every", int, 50), ("measured", int, 32)),
     ):
         parser.add_argument(f"--{name}", type=kind, default=value)
     return parser.parse_args()

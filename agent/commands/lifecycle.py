@@ -371,7 +371,10 @@ def named(name: str, why: str, settings: Settings, environment: Environment) -> 
         raise
     provider = name.partition(":")[0]
     known = name if provider == "scripted" else f"{provider}:{facts.model}"
-    return Choice(known, why, model, facts.notes)
+    notes = facts.notes
+    if settings.logprobs and provider != "chat":
+        notes += ("--logprobs does nothing: only servers of chat: models tell their tokens",)
+    return Choice(known, why, model, notes)
 
 
 def require_price(choice: Choice, settings: Settings) -> None:
@@ -499,6 +502,7 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker)
         settings.strategy,
         started.event.seed,
         bool(started.event.limits.get("seeds_model")),
+        settings.logprobs,
         settings.context_tokens or context_limit(model.facts()),
         reply_limit(model.facts(), settings.effort),
         finished_keys=max((int(r.conversation) for r in replies if r.conversation.isdigit()), default=0),
@@ -669,7 +673,7 @@ def manner_of(choice: Choice, settings: Settings) -> dict[str, Json]:
     manner |= {"from": settings.from_} if settings.from_ else {}
     if choice.model is None:
         return manner | {name: False for name in _SEARCHES if not getattr(settings, name)}
-    manner |= {"seeds_model": True} if settings.seeds_model else {}
+    manner |= {name: True for name in ("seeds_model", "logprobs") if getattr(settings, name)}
     return manner | {"strategy": settings.strategy, "effort": settings.effort, "base_url": settings.base_url or None}
 
 
@@ -758,7 +762,8 @@ def _go_on(
 
 def _as_then(settings: Settings, event: RunStarted) -> Settings:
     """The settings with the manner in which the run was begun."""
-    then = {name: value for name in ("strategy", "effort", "base_url", "language") if (value := event.limits.get(name))}
+    names = ("strategy", "effort", "base_url", "language", "logprobs")
+    then = {name: value for name in names if (value := event.limits.get(name))}
     if settings.base_url:  # a server may have moved
         then.pop("base_url", None)
     if start := event.limits.get("from"):

@@ -74,6 +74,9 @@ def run(
         int | None, _author(metavar="SECONDS", help="Keep asking a failing provider for this long (900).")
     ] = None,
     effort: Annotated[Effort | None, _author(help="How hard the model thinks.")] = None,
+    logprobs: Annotated[
+        bool | None, _author(help="Keep token ids and log-probabilities of a chat: model's replies.", negative="")
+    ] = None,
     strategy: Annotated[
         Strategy | None, _author(help="refine one conversation, best-of independent ones, or evolve a population.")
     ] = None,

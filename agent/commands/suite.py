@@ -49,6 +49,9 @@ Name = Annotated[
 ]
 BaseUrl = Annotated[str | None, Parameter(metavar="URL", help="The models' server.")]
 ModelEffort = Annotated[Effort | None, Parameter(help="How hard models think.")]
+LogProbs = Annotated[
+    bool | None, Parameter(help="Keep token ids and log-probabilities of chat: models' replies.", negative="")
+]
 Kernels = Annotated[Language | None, Parameter(help="What the kernels are written in.")]
 Dollars = Annotated[float | None, Parameter(metavar="DOLLARS", help="Dollars for the whole suite.")]
 Ray = Annotated[
@@ -90,6 +93,7 @@ def suite(
     ] = None,
     base_url: BaseUrl = None,
     effort: ModelEffort = None,
+    logprobs: LogProbs = None,
     strategy: Annotated[Strategy | None, Parameter(help="Which conversations a run holds.")] = None,
     language: Kernels = None,
     tier: Tier = None,

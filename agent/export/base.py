@@ -30,7 +30,9 @@ Row = dict[str, Json]
 # `json`: any JSON value. `messages`: a list of {"role", "content", …} that need not have the same keys. `exact`: a JSON
 # value whose every digit counts; it is stored as its text, since readers' own decoders round floats. `struct`: a plain
 # nested record of the feature's `fields`; `structs`: a list of them.
-Kind = Literal["text", "int", "float", "bool", "json", "messages", "texts", "floats", "exact", "struct", "structs"]
+Kind = Literal[
+    "text", "int", "float", "bool", "json", "messages", "texts", "ints", "floats", "exact", "struct", "structs"
+]
 
 FORMATS: Mapping[str, str] = {
     "sft-chat": "chat_formats:SftChat",

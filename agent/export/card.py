@@ -4,6 +4,7 @@ programs.
 Names of tasks, models and providers are other people's: whatever they hold, they stay words.
 """
 
+import hashlib
 import json
 import math
 import re
@@ -215,9 +216,12 @@ def front_matter(made: Card) -> str:
 
 
 def _config(made: Card, of: Format) -> dict[str, Json]:
+    """Its version is of the content: `datasets` takes a folder of the same name for the one that it has kept."""
     its = [f for f in made.files if f.format == of.name and not f.beside]
     its.sort(key=lambda f: (_SPLITS.index(f.split) if f.split in _SPLITS else 9, f.split))
-    return {"config_name": of.name, "data_files": [{"split": f.split, "path": [f.path]} for f in its]}
+    version = f"0.0.{int(hashlib.sha256(''.join(f.sha256 for f in its).encode()).hexdigest()[:8], 16)}"
+    data_files: list[Json] = [{"split": f.split, "path": [f.path]} for f in its]
+    return {"config_name": of.name, "version": version, "data_files": data_files}
 
 
 def name(text: object) -> str:

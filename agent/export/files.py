@@ -141,6 +141,7 @@ _TYPES = {
     "float": pa.float64(),
     "bool": pa.bool_(),
     "texts": pa.list_(pa.string()),
+    "ints": pa.list_(pa.int64()),
     "floats": pa.list_(pa.float64()),
     "json": pa.json_(),
     "messages": pa.list_(pa.json_()),  # a struct would give every message every key
@@ -171,7 +172,11 @@ def _array(values: list[Any], kind: pa.DataType, text_of: Callable[[Any], Any] |
     except UnicodeEncodeError:
         return pa.array(encodable(values), kind)
     except OverflowError:  # a server's count of tokens, say: what no integer column holds is unknown
-        return pa.array([v if v is not None and abs(v) < 2**63 else None for v in values], kind)
+        return pa.array([v if v is not None and _fits(v) else None for v in values], kind)
+
+
+def _fits(value: Any) -> bool:
+    return all(map(_fits, value)) if isinstance(value, list) else abs(value) < 2**63
 
 
 # The files of all formats and splits --------------------------------------------------------------------------------

@@ -60,9 +60,13 @@ def convert(run: RunStarted, source: str, language: str) -> Messages:
     return _asked(render("export/convert.j2", task=task, source=source, **names), language)
 
 
-def fim(kernel: str, prefix: str, suffix: str) -> Messages:
-    """Write the body of a kernel between the two parts of a file."""
-    return [_said("user", render("export/fim.j2", kernel=kernel, prefix=prefix, suffix=suffix))]
+def fim(run: RunStarted, kernel: str, parts: tuple[str, str], *, left_out: bool) -> Messages:
+    """Write the body of a kernel for the task of a run, between the two parts of a file, in which bodies of others may
+    be `left_out`."""
+    task = _task(run.task, run.task_source, run.arch, run.gpu)
+    before, after = parts
+    asked = render("export/fim.j2", task=task, kernel=kernel, prefix=before, suffix=after, left_out=left_out)
+    return [_said("user", asked)]
 
 
 def answer(source: str) -> Messages:

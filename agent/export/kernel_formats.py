@@ -9,7 +9,7 @@ import ast
 import difflib
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from random import Random
@@ -34,6 +34,7 @@ Rank = tuple[int, float, float, bool, float, str]
 _TIERS = {"confirmed": 0, "judged": 1}
 _SCREENED, _UNTIMED = 2, 3
 PYTORCH, TRITON, PTX = "pytorch", "triton", "ptx"
+_NAME = re.compile(r"\w+")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -153,14 +154,17 @@ class Fim(Format):
 
     name: ClassVar[str] = "fim"
     about: ClassVar[str] = "fill in the middle: the body of each kernel, from its signature and the rest of the file"
-    says: ClassVar[tuple[str, ...]] = ("prefix", "middle")
+    says: ClassVar[tuple[str, ...]] = ("middle",)
     columns: ClassVar[tuple[Feature, ...]] = (
         Feature("prefix", "text", "the file up to the body: imports, other kernels, signature, docstring"),
         Feature("middle", "text", "the body; prefix + middle + suffix is the file, to the byte"),
         Feature("suffix", "text", "the rest of the file"),
         Feature("kernel", "text", "the kernel's name"),
         Feature(
-            "prompt", "structs", "the same as a question: prefix and suffix in blocks of code", instructions.MESSAGE
+            "prompt",
+            "structs",
+            "the same as a question, without bodies that the kernel does not need",
+            instructions.MESSAGE,
         ),
         Feature("completion", "structs", "one assistant message: the body", instructions.MESSAGE),
     )
@@ -169,18 +173,42 @@ class Fim(Format):
         """A row for each kernel that a right attempt launches."""
         for attempt in trajectory.attempts:
             if right(attempt):
+                bodies = kernel_bodies(attempt.source)
                 for body in launched_bodies(attempt):
-                    source = attempt.source
+                    source, shown = attempt.source, around(attempt.source, body, bodies)
                     prefix, middle, suffix = source[: body.start], source[body.start : body.end], source[body.end :]
                     values = {
                         "prefix": prefix,
                         "middle": middle,
                         "suffix": suffix,
                         "kernel": body.kernel,
-                        "prompt": instructions.fim(body.kernel, prefix, suffix),
+                        "prompt": instructions.fim(
+                            trajectory.run, body.kernel, shown, left_out=shown != (prefix, suffix)
+                        ),
                         "completion": instructions.plain(middle),
                     }
                     yield ExportRow(values, attempt)
+
+
+def around(source: str, hole: "KernelBody", bodies: Sequence["KernelBody"]) -> tuple[str, str]:
+    """What stands before and after a body, with "..." for the bodies of kernels that it does not call: the same kernel
+    for other shapes stands beside most of TorchInductor's, and a model would learn to copy it."""
+    named, needed, unread = {body.kernel: body for body in bodies}, {hole.kernel}, [hole]
+    while unread:
+        body = unread.pop()
+        called = named.keys() & set(_NAME.findall(source[body.start : body.end])) - needed
+        needed |= called
+        unread += [named[name] for name in called]
+    before, after = source[: hole.start], source[hole.end :]
+    for body in reversed(bodies):  # a place holds until something before it is left out
+        if body.kernel not in needed:
+            text, at = source[body.start : body.end], body.start - hole.end
+            short = f"{text[: len(text) - len(text.lstrip())]}..."
+            if at < 0:
+                before = before[: body.start] + short + before[body.end :]
+            else:
+                after = after[:at] + short + after[body.end - hole.end :]
+    return before, after
 
 
 def launched_bodies(attempt: Attempt) -> "list[KernelBody]":

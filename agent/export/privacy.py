@@ -18,6 +18,7 @@ from kerneltune.tools.schema.codec import Json
 KEY, HOME, HOST, USER, EMAIL, IP = "<api-key>", "<home>", "<host>", "<user>", "<email>", "<ip>"
 FOLDER, CWD, RUNS, VENV, TEMPORARY = "<folder>", "<cwd>", "<runs>", "<venv>", "<tmp>"
 _MOST_TEXTS = 500  # clean ones, remembered whole: a prompt comes again with each row of its run
+_SPELLS = ("token_ids", "logprobs")  # columns and fields that say in a model's vocabulary what texts beside them say
 _SHORTEST = 17  # characters of the shortest key that is all letters and digits
 
 DEEPEST = 100  # levels of a JSON value that are walked
@@ -231,10 +232,16 @@ class Scrubber:
 
     def row(self, row: Mapping[str, Json]) -> dict[str, Json]:
         """The row of a table without secrets; its columns keep their names."""
-        return {
+        made = {
             name: value if value is None or isinstance(value, int | float) else self._value(value, 0)
             for name, value in row.items()
         }
+        return made | self._unspelled(row, made)
+
+    def _unspelled(self, given: Mapping[str, Json], made: Mapping[str, Json]) -> dict[str, Json]:
+        """The tokens that say what was taken out of the texts beside them, as None."""
+        spelled = [name for name in _SPELLS if made.get(name) is not None]
+        return dict.fromkeys(spelled) if spelled and made != given else {}
 
     def text(self, text: str) -> str:
         """The text without secrets."""
@@ -283,7 +290,7 @@ class Scrubber:
             if isinstance(inner, str) and isinstance(key, str) and _URL_FIELDS.match(key):
                 inner = _URL_HOST.sub(HOST, inner)
             made[_free(self.text(str(key)), made)] = KEY if secret else self._value(inner, level + 1)
-        return made
+        return made | self._unspelled(value, made)
 
 
 def _dumped(value: Json) -> str:

@@ -36,6 +36,7 @@ from kerneltune.agent.record.trajectory import Message, Trajectory
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.schema.errors import UsageError
 
+_NO_TOKENS: Row = {"token_ids": None, "logprobs": None, "prompt_tokens": None}
 _CREATE = (
     Feature("task", "text", "the task's name"),
     Feature("task_sha256", "text", "of the task's file"),
@@ -93,6 +94,9 @@ class RlTurns(Format):
         Feature("text", "text", "what the reply said beside its calls, or why the attempt was made"),
         Feature("thinking", "text", "its reasoning, where the provider shows it"),
         Feature("action", "json", 'its calls: [{"name", "arguments"}], with a whole source or edits to a parent'),
+        Feature("token_ids", "ints", "all that the model wrote, in its vocabulary; null when unknown or taken out"),
+        Feature("logprobs", "floats", "of each of them, when it was drawn, natural; null when unknown or taken out"),
+        Feature("prompt_tokens", "int", "before them, as the server counted; null when unknown"),
         Feature("attempts", "texts", "ids of the attempts that the turn made"),
         Feature("sources", "texts", "their files, edits applied"),
         Feature("reward", "float", "of the turn: the best of its attempts; null when unknown"),
@@ -214,13 +218,16 @@ def _states(trajectory: Trajectory) -> Mapping[tuple[str, int], Row]:
 
 def _spoken(reply: Message) -> Row:
     calls = [{"name": call.name, "arguments": call.arguments} for call in reply.calls]
-    return {"text": reply.text, "thinking": reply.thinking, "action": calls}
+    said: Row = {"text": reply.text, "thinking": reply.thinking, "action": calls}
+    told = {"token_ids": reply.token_ids, "logprobs": reply.logprobs}
+    tokens: Row = {name: None if those is None else list(those) for name, those in told.items()}
+    return said | tokens | {"prompt_tokens": (reply.usage or {}).get("input_tokens")}
 
 
 def _made(turn: RewardedTurn) -> Row:
     """What the author of a generation did, as the call that it amounts to."""
     calls = [{"name": "update", "arguments": {"source": a.source, "parent": a.parent_id}} for a in turn.attempts]
-    return {"text": "\n".join(a.rationale for a in turn.attempts), "thinking": "", "action": calls}
+    return {"text": "\n".join(a.rationale for a in turn.attempts), "thinking": "", "action": calls, **_NO_TOKENS}
 
 
 @dataclass

@@ -29,12 +29,18 @@ from kerneltune.agent.models.types import (
 from kerneltune.tools.schema.codec import Json
 
 _LEAST_TOKENS = 256  # a reply with less room is not worth asking for
-_NO_TOOLS = re.compile(
-    r"does not support tools|tool choice requires|enable-auto-tool-choice|tools? param requires|--jinja"
-    r"|tools? (is|are) not supported|unsupported.*\btools?\b|tool use is not supported",
-    re.IGNORECASE,
-)
-_SEED = re.compile(r"\bseed\b", re.IGNORECASE)
+_REFUSALS = {  # features by what servers say that have none; the first that is there is left out
+    "token_ids": re.compile("return_token_ids"),
+    "logprobs": re.compile("logprobs"),
+    "tools": re.compile(
+        r"does not support tools|tool choice requires|enable-auto-tool-choice|tools? param requires|--jinja"
+        r"|tools? (is|are) not supported|unsupported.*\btools?\b|tool use is not supported",
+        re.IGNORECASE,
+    ),
+    "usage": re.compile("stream_options"),
+    "seed": re.compile(r"\bseed\b", re.IGNORECASE),
+    "strict": re.compile("strict"),
+}
 _LIMIT = re.compile(r"maximum context length (?:is|of) (\d+)", re.IGNORECASE)
 _INPUT = re.compile(r"(\d+) (?:input tokens|in the messages|tokens from the input)", re.IGNORECASE)
 _STOPS: dict[str, Stop] = {"length": "max_tokens", "max_tokens": "max_tokens", "content_filter": "refusal"}
@@ -49,6 +55,8 @@ class ChatFeatures:
     strict: bool = True
     usage: bool = True  # stream_options
     seed: bool = True  # where there is one
+    logprobs: bool = True  # where they are wanted; llama.cpp has none in a stream with tools
+    token_ids: bool = True  # beside them: vLLM's
     limit_name: str = "max_tokens"  # or max_completion_tokens
     room: int | None = None  # the tokens for which the server has room
 
@@ -112,14 +120,10 @@ class ChatModel(HttpModel[ChatFeatures, "_Completion"]):
         if details.status not in (400, 404, 422, 500, 501):
             return None
         words = f"{details.message} {details.param}"
-        if features.tools and _NO_TOOLS.search(words):
-            return replace(features, tools=False)
-        if features.usage and "stream_options" in words:
-            return replace(features, usage=False)
-        if features.seed and _SEED.search(words):
-            return replace(features, seed=False)
-        if features.strict and "strict" in words:
-            return replace(features, strict=False)
+        for name, refused in _REFUSALS.items():
+            if getattr(features, name) and refused.search(words):
+                less: dict[str, Any] = {name: False}
+                return replace(features, **less)
         if features.effort and "reasoning_effort" in words:
             return replace(features, effort=None)
         if features.limit_name == "max_tokens" and "max_completion_tokens' instead" in words:
@@ -156,6 +160,10 @@ def _params(request: ModelRequest, model: str, features: ChatFeatures, context: 
         params["stream_options"] = {"include_usage": True}
     if features.seed and request.seed is not None:
         params["seed"] = request.seed
+    if features.logprobs and request.logprobs:
+        params |= {"logprobs": True, "top_logprobs": 1}  # llama.cpp takes 0 for none, and nothing for 20
+        if features.token_ids:
+            params["extra_body"] = {"return_token_ids": True}
     if features.effort:
         params["reasoning_effort"] = features.effort
     return params
@@ -243,6 +251,8 @@ class _Completion:
         self._refusal: list[str] = []
         self._calls: list[_PartialCall] = []
         self._usage: dict[str, Json] | None = None
+        self._ids: list[Any] = []
+        self._logprobs: list[Any] = []
         self._model = ""
         self._id = ""
 
@@ -255,7 +265,17 @@ class _Completion:
         for choice in (chunk.get("choices") or [])[:1]:  # the chunk with the usage has none
             if reason := choice.get("finish_reason"):
                 self._finish, self.complete = str(reason), True
+            self._count(choice)
             yield from self._grow(choice.get("delta") or {})
+
+    def _count(self, choice: dict[str, Json]) -> None:
+        """Keep what a chunk says of its tokens: vLLM beside their probabilities, llama.cpp among them. None for what
+        is no token."""
+        beside, told = choice.get("token_ids"), choice.get("logprobs")
+        content = told.get("content") if isinstance(told, dict) else None
+        tokens = [token if isinstance(token, dict) else {} for token in (content if isinstance(content, list) else [])]
+        self._ids += beside if isinstance(beside, list) else [token.get("id") for token in tokens]
+        self._logprobs += [token.get("logprob") for token in tokens]
 
     def _grow(self, delta: dict[str, Json]) -> Iterator[Piece]:
         if text := delta.get("content"):
@@ -302,6 +322,7 @@ class _Completion:
         split = tool_calls.split_text("".join(self._text), {tool.name for tool in request.tools})
         calls = self._native_calls() or split.calls
         refused = bool(self._refusal) or _STOPS.get(self._finish) == "refusal"
+        believed = request.logprobs and max(len(self._ids), len(self._logprobs)) <= request.max_tokens
         stop: Stop = "refusal" if refused else _STOPS.get(self._finish, "tools" if calls else "end")
         return Reply(
             text=split.text or "".join(self._refusal),
@@ -312,6 +333,8 @@ class _Completion:
             usage=self.usage(),
             model=self._model or asked,
             reply_id=self._id,
+            token_ids=tuple(self._ids) if believed else None,
+            logprobs=tuple(self._logprobs) if believed else None,
         )
 
     def _native_calls(self) -> tuple[ToolCall, ...]:

@@ -20,6 +20,7 @@ EFFORTS: tuple[Effort, ...] = get_args(Effort)
 Stop = Literal["end", "tools", "max_tokens", "context", "refusal", "interrupted"]
 DeltaKind = Literal["text", "thinking", "arguments"]
 _MOST_TOKENS = 10**10  # no request has more; a server that counts so, or below 0, is not believed
+_LEAST_LOGPROB = -1e39  # llama.cpp's for what is impossible is a float32, vLLM's -9999
 _DEEPEST = 64  # levels of JSON in a call's arguments; tools take two or three
 
 
@@ -121,6 +122,9 @@ class Reply:
     thinking: its summary, as far as the provider shows one. stop: why it ended; "tools" when calls wait for results.
     detail: more on that, such as the category of a refusal. usage, cost_usd: None when unknown, never 0. raw: the
     provider's own items, to be sent back unchanged. model: who answered, which may be another than was asked.
+    token_ids, logprobs: of every token that the model wrote, thinking and special ones too: its number in the
+    vocabulary, and the natural logarithm of the probability that it was drawn with; None when the server did not tell
+    them all.
     """
 
     text: str
@@ -133,6 +137,8 @@ class Reply:
     raw: Json = None
     model: str = ""
     reply_id: str = ""
+    token_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
 
 
 Message = User | Reply | ToolResults
@@ -147,7 +153,8 @@ class ModelRequest:
     more that is not on its way. told: hears of each wait before the request is sent again, its seconds and the reason.
     lost: hears of each reply that broke off, since it is billed: what the server had counted, and the characters that
     had come. affordable: how many tokens the reply may have when the request is sent again; never more than at first.
-    seed: what sampling begins with, where the API takes that (of those here Chat Completions alone).
+    seed: what sampling begins with; logprobs: whether the reply's tokens are to come with their probabilities. Both
+    where the API knows of them (of those here Chat Completions alone).
     """
 
     system: str
@@ -161,6 +168,7 @@ class ModelRequest:
     lost: Callable[[Usage | None, int], None] = field(default=lambda counted, characters: None, compare=False)
     affordable: Callable[[], int] = field(default=lambda: sys.maxsize, compare=False)
     seed: int | None = None
+    logprobs: bool = False
 
 
 @dataclass(frozen=True)
@@ -241,25 +249,38 @@ def cleaned(reply: Reply) -> Reply:
     pass here before anything keeps them.
 
     Lone surrogates become U+FFFD, halves of one character are joined. Arguments that JSON cannot carry (NaN, Infinity)
-    become a call's `problem`. Token counts that cannot be become None.
+    become a call's `problem`. Token counts that cannot be become None, and tokens that are not as many as were counted.
     """
     try:
         raw = clean_json(reply.raw)
     except ValueError:
         raw = None  # the reply goes back in neutral words then
     cost = reply.cost_usd
+    usage = reply.usage if reply.usage and credible(reply.usage) else None
+    ids, logprobs = reply.token_ids or (), reply.logprobs or ()
+    counted = usage.output_tokens if usage else max(len(ids), len(logprobs))
     return replace(
         reply,
         text=whole(reply.text),
         calls=tuple(map(_cleaned_call, reply.calls)),
         thinking=whole(reply.thinking),
         detail=_word(reply.detail),
-        usage=reply.usage if reply.usage and credible(reply.usage) else None,
+        usage=usage,
         cost_usd=cost if cost is not None and math.isfinite(cost) and cost >= 0 else None,
         raw=raw,
         model=_word(reply.model),
         reply_id=_word(reply.reply_id),
+        token_ids=ids if 0 < len(ids) == counted and all(map(_is_id, ids)) else None,
+        logprobs=logprobs if 0 < len(logprobs) == counted and all(map(_is_logprob, logprobs)) else None,
     )
+
+
+def _is_id(given: object) -> bool:
+    return type(given) is int and 0 <= given < 2**31
+
+
+def _is_logprob(given: object) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool) and _LEAST_LOGPROB <= given <= 0
 
 
 def _word(given: object) -> str:

@@ -13,7 +13,8 @@ may lose the last moments).
 The version is SQLite's `user_version`. An older database is converted whole: its tables are made anew as they are now,
 and every column that both have is copied; a new column has its default. Before version 2 an attempt had `params`,
 launch parameters and private keys in one object, which become its origin; before version 3 a verdict had no cause;
-before version 4 nothing said that a run had come by a merge, before version 5 not which events of a run had.
+before version 4 nothing said that a run had come by a merge, before version 5 not which events of a run had, before
+version 6 nothing of a reply's tokens.
 """
 
 import contextlib
@@ -91,7 +92,8 @@ from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport
 FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
-_SAME_EVENTS = ("3", "4")  # older versions whose events have the fields that they have now
+_SAME_EVENTS = ("3", "4", "5")  # older versions whose events have the fields that they have now, but for these:
+_NEW_FIELDS = ("case_times", "token_ids", "logprobs")  # no part of a digest where they are empty
 _BEFORE_1 = "0004"  # in a table `alembic_version`: the last schema before the first release
 _PAGE_EVENTS = 1000
 _BATCH_ATTEMPTS = 500  # of the runs that are read together: memory stays flat, queries stay few
@@ -247,7 +249,7 @@ MESSAGES = _table(
     without=["attempt_id", "final"],
     apart=["text", "raw"],
 )
-REPLIES = _table("replies", Replied, _seq(), apart=["text", "thinking", "calls", "raw"])
+REPLIES = _table("replies", Replied, _seq(), apart=["text", "thinking", "calls", "raw", "token_ids", "logprobs"])
 # Its failure, if any, is the row of `verdicts` with the same seq.
 UPDATES = _table("updates", Updated, _seq(), _attempt(unique=True), without=["kernels", "failure"], apart=["plan"])
 KERNELS = _table("kernels", KernelReport, *_parts_of("updates"))
@@ -332,8 +334,12 @@ class Rows:
 
 def digest_of(event: Event) -> str:
     """The sha256 of all that an event says: the same event has the same digest on every machine."""
-    canonical = json.dumps(event, default=vars, sort_keys=True)
+    canonical = json.dumps(event, default=_told, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _told(part: object) -> dict[str, object]:
+    return {name: value for name, value in vars(part).items() if value or name not in _NEW_FIELDS}
 
 
 def to_rows(event: Event) -> Rows:

@@ -17,7 +17,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 @dataclass(frozen=True)
 class Message:
     """One message of a conversation. Of an assistant: `calls`, `thinking`, `turn`, what it cost; of a tool: `call_id`.
-    `cost_usd` and `usage` are None when unknown."""
+    `cost_usd`, `usage` and what is known of a reply's tokens are None when unknown."""
 
     role: Role
     text: str
@@ -33,6 +33,8 @@ class Message:
     usage: dict[str, Json] | None = None
     cost_usd: float | None = None
     history: bool = False  # a table of what was tried, which took the place of older exchanges
+    token_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
     kept: int | None = None  # of a history: how many of the messages before it the model still saw, None when unknown
 
 
@@ -130,7 +132,7 @@ def _replied(event: Replied) -> Message:
     """Raises DecodeError when its calls are none."""
     if not isinstance(event.calls or [], list):
         raise DecodeError(f"calls: wanted an array, got {event.calls!r:.100}")
-    names = ("text", "at", "thinking", "turn", "stop", "model", "seconds", "usage", "cost_usd")
+    names = ("text", "at", "thinking", "turn", "stop", "model", "seconds", "usage", "cost_usd", "token_ids", "logprobs")
     facts = {name: getattr(event, name) for name in names}
     return Message(role="assistant", calls=tuple(map(_call, event.calls or ())), **facts)
 

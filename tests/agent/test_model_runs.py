@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kerneltune.agent.events import Judged, Proposed, Reflected, Replied, RunEnded, Said, Updated
+from kerneltune.agent.events import Judged, Proposed, Reflected, Replied, RunEnded, Said, Updated, Warned
 from kerneltune.agent.record.store import Store
 from tests.agent import warm
 from tests.agent.models.server import Faults, Format, LlmServer
@@ -45,9 +45,14 @@ def keys(server: LlmServer) -> dict[str, str]:
 
 
 def told_by(
-    format: Format, tmp_path: Path, *more: str, faults: Faults | None = None, story: list[dict[str, Any]] = LINES
+    format: Format,
+    tmp_path: Path,
+    *more: str,
+    faults: Faults | None = None,
+    story: list[dict[str, Any]] = LINES,
+    quirks: frozenset[str] = frozenset(),
 ) -> tuple["subprocess.CompletedProcess[str]", LlmServer]:
-    with LlmServer(story, format, faults=faults) as server:
+    with LlmServer(story, format, faults=faults, quirks=quirks) as server:
         done = optimize(
             *ALL, "--model", NAMES[format], "--base-url", server.url, *more, cwd=tmp_path, more_env=keys(server)
         )
@@ -112,6 +117,37 @@ def test_a_story_through_a_wire_format_leaves_the_record_of_a_scripted_one(
     assert server.refused == []
     assert attempts(tmp_path / "runs") == scripted[1]
     assert (last["spending"]["replies"], last["spending"]["unpriced"], last["spending"]["cost_usd"]) == (7, 7, 0)
+
+
+def test_replies_are_stored_and_exported_with_their_tokens_and_a_server_that_tells_none_is_named(
+    tmp_path: Path,
+) -> None:
+    done, _ = told_by("chat", tmp_path, "--logprobs", quirks=frozenset(["token_ids"]))
+    assert result(done)["attempts"] == 5
+    with Store.open(tmp_path / "runs") as store:
+        (run_id,) = store.run_ids()
+        events = store.load_events(run_id)
+    replies = {event.turn: event for event in events if isinstance(event, Replied)}
+    assert not [event for event in events if isinstance(event, Warned)]
+    assert events[0].limits["logprobs"] is True  # type: ignore[union-attr, index]
+    for reply in replies.values():
+        n = (reply.usage or {})["output_tokens"]
+        assert (len(reply.token_ids or ()), len(reply.logprobs or ())) == (n, n)
+    wanted = ("--format", "rl-turns:reward=fast_0,state=messages", "--as", "jsonl", "-o", "x", "--runs-dir", "runs")
+    assert optimize("export", *wanted, cwd=tmp_path).returncode == 0
+    rows = [json.loads(line) for file in (tmp_path / "x").rglob("*.jsonl") for line in file.read_text().splitlines()]
+    assert len(rows) == 4  # one reply made two attempts
+    for row in rows:
+        reply = replies[row["reply"]]
+        assert (row["token_ids"], row["logprobs"]) == (list(reply.token_ids or ()), list(reply.logprobs or ()))
+        assert row["prompt_tokens"] == (reply.usage or {})["input_tokens"]
+
+    (tmp_path / "other").mkdir()
+    done, _ = told_by("chat", tmp_path / "other", "--logprobs", quirks=frozenset(["no_logprobs"]))
+    with Store.open(tmp_path / "other" / "runs") as store:
+        (run_id,) = store.run_ids()
+        (warned,) = (event for event in store.load_events(run_id) if isinstance(event, Warned))
+    assert "chat:local gave no token ids and no log-probabilities with its first reply" in warned.text
 
 
 @pytest.mark.parametrize(("language", "format", "refused"), [

@@ -418,7 +418,7 @@ def replies(data: bytes) -> None:
     events = _json(data)
     if not isinstance(events, list):
         return
-    request = ModelRequest("", (), TOOLS)
+    request = ModelRequest("", (), TOOLS, logprobs=True)
     partial: tuple[Any, ...] = (openai_chat._Completion(), openai_responses._Response(), anthropic._Message())
     for model, made in zip(_models(), partial, strict=True):
         with contextlib.suppress(LlmError):
@@ -444,6 +444,7 @@ def _streams() -> Iterator[bytes]:
     call = {"name": "bench", "arguments": "{}"}
     yield _dumped([
         {"id": "i", "model": "m", "choices": [{"delta": {"content": "a", "reasoning": "t"}}]},
+        {"choices": [{"delta": {}, "token_ids": [7, 8], "logprobs": {"content": [{"id": 7, "logprob": -0.5}] * 2}}]},
         {"choices": [{"delta": {"tool_calls": [{"index": 0, "id": "c", "function": call}]}}]},
         {"choices": [{"finish_reason": "stop", "delta": {}}], "usage": {"prompt_tokens": 3, "completion_tokens": 4}},
     ])  # fmt: skip

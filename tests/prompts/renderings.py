@@ -76,7 +76,8 @@ def renderings() -> dict[str, str]:
         found[f"export_convert_to_{language}"] = _messages(instructions.convert(its, "import torch", language))
     found["export_talk"] = instructions.talk(its)
     found["export_fix"] = _messages(instructions.fix(its, "import torch", "compile_failed", error))
-    found["export_fim"] = _messages(instructions.fim("copy", "def copy(x, y):", "\n\nclass ModelNew: ..."))
+    after = "\n\ndef halves(x):\n    ...\n\nclass ModelNew: ..."
+    found["export_fim"] = _messages(instructions.fim(its, "copy", ("def copy(x, y):", after), left_out=True))
     found["weighted_cases"] = _of_weights()
     return {f"{name}.txt": text + "\n" for name, text in found.items()}
 

@@ -17,7 +17,7 @@ from kerneltune.tools.task.load import TaskFile, builtin_tasks, find_task, read_
 
 BUILTIN = "builtin"
 MOST_FILES = 10_000  # that are looked at, in all folders
-MOST_TASKS = 1_000
+MOST_TASKS = 5_000
 MOST_BYTES = 1 << 20  # of a file; the longest of KernelBench has 20 KB
 _MOST_DEPTH = 32  # folders in each other; os.walk calls itself for each
 _PARTS = (b"Model", b"get_inputs")  # a file without these is no task, whatever it is

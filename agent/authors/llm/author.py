@@ -598,8 +598,8 @@ _USUAL_REPLY = 32_000
 class LlmConversation:
     """A conversation of a run. `key` names it in the record; `history` is what the model is told in the place of what
     was forgotten. Before every request the loop may end it, and while a reply is waited for `remaining` says whether
-    the run has time for it. `seed`: of what its requests' are made; `is_done`: the model said, and said again, that it
-    has nothing left to try."""
+    the run has time for it. `seed`: of what its requests' are made; `logprobs`: their replies are to come with tokens;
+    `is_done`: the model said, and said again, that it has nothing left to try."""
 
     tracker: AttemptTracker
     key: str
@@ -612,6 +612,7 @@ class LlmConversation:
     max_tokens: int = 32_000
     remaining: Callable[[], Remaining] = Remaining
     seed: int | None = None
+    logprobs: bool = False
     turn: int = 0
     is_done: bool = False
     _messages: list[Message] = field(default_factory=list)
@@ -721,6 +722,11 @@ class LlmConversation:
         self._last = reply.usage
         self.tracker.cost.add(reply.cost_usd, reply.usage.output_tokens if reply.usage else None)
         self.tracker.emit(self._replied(reply))
+        given = {"token ids": reply.token_ids, "log-probabilities": reply.logprobs}
+        missing = " and no ".join(what for what, those in given.items() if those is None)
+        if self.logprobs and missing and (self.key, self.turn) == ("1", 1):
+            words = f"--logprobs: {self.model.name} gave no {missing} with its first reply; see docs/authors.md"
+            self.tracker.emit(Warned(self.tracker.run_id, words))
         return reply
 
     def _asked(self) -> None:
@@ -740,7 +746,7 @@ class LlmConversation:
         request = ModelRequest(
             self.prompts.system, tuple(self._messages), TOOLS, self._affordable(), key,
             lambda: self.remaining().time_s, lambda: self.remaining().is_over, self._told, self._lost, self._affordable,
-            None if self.seed is None else request_seed(self.seed, self.key, self.turn),
+            None if self.seed is None else request_seed(self.seed, self.key, self.turn), self.logprobs,
         )  # fmt: skip
         return self.model.ask(request, self._overheard)
 
@@ -779,6 +785,8 @@ class LlmConversation:
             model=reply.model,
             seconds=round(time.perf_counter() - self._asked_s, 3),
             raw=reply.raw,
+            token_ids=reply.token_ids,
+            logprobs=reply.logprobs,
         )
 
     def _answer(self, reply: Reply) -> Steps[int]:
@@ -867,7 +875,8 @@ def request_seed(seed: int, conversation: str, turn: int) -> int:
 
 @dataclass
 class LlmAuthor:
-    """One run of a model. `seeds_model`: its requests have seeds, made of `seed`; `finished_keys`: conversations of
+    """One run of a model. `seeds_model`: its requests have seeds, made of `seed`; `logprobs`: they ask for the tokens
+    of replies; `finished_keys`: conversations of
     earlier processes, whose keys are taken; `start`: the attempt that the conversations begin at, once it is made;
     `remaining`: what the run may still use; `inductor`: asks TorchInductor for its kernels."""
 
@@ -878,6 +887,7 @@ class LlmAuthor:
     strategy: Strategy = "refine"
     seed: int = 0
     seeds_model: bool = False
+    logprobs: bool = False
     context_tokens: int = 30_000
     max_tokens: int = 32_000
     finished_keys: int = 0
@@ -915,6 +925,7 @@ class LlmAuthor:
             self.max_tokens,
             self.remaining,
             self.seed if self.seeds_model else None,
+            self.logprobs,
         )
         self._held += 1
         return self._counted(conversation)

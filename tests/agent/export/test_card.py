@@ -87,6 +87,17 @@ def test_the_card_counts_attempts_and_rows() -> None:
     assert "<script" not in text
 
 
+def test_the_card_shows_how_to_train_on_a_format_with_the_length_of_its_longest_row() -> None:
+    files = [
+        DataFile(f, "train", f"data/{f}.parquet", beside=False, rows=3, longest_tokens=4321) for f in ("kto", "atif")
+    ]
+    text = card(made(formats=[format_of("kto"), format_of("atif")], files=files), Statistics())
+    (shown,) = (block for block in text.split("```") if "KTOConfig" in block)
+    assert "max_length=None" in shown
+    assert "4,321" in text
+    assert "ATIFConfig" not in text
+
+
 def test_the_front_matter_names_what_datasets_can_load() -> None:
     found = yaml.safe_load(front_matter(made()))
     assert [c["config_name"] for c in found["configs"]] == ["kto"]

@@ -524,6 +524,15 @@ def test_rows_that_say_the_same_have_one_id_and_one_first(tmp_path: Path) -> Non
     assert (told["rows"], told["filtered"]) == ({"fim": {"train": 1}}, {"fim": 2})
 
 
+def test_an_export_made_anew_in_its_place_is_not_taken_for_the_earlier_one(tmp_path: Path) -> None:
+    """`datasets` keeps what it has loaded under the folder's name, and does not look whether the files are others."""
+    for number in (1, 2):
+        keep(tmp_path / "runs", *(() if number > 1 else (run().run,)), *tried(number, Status.CHECKED))
+        export(tmp_path / "runs", tmp_path / "out", *formats("fim", "kto"), "--test", "0", "--overwrite")
+        rows = {name: loaded(tmp_path / "out", name, tmp_path / "cache")["train"].num_rows for name in ("fim", "kto")}
+        assert rows == {"fim": number, "kto": number}
+
+
 def test_prompts_and_completions_alone_are_what_a_csv_holds(runs_dir: Path, tmp_path: Path) -> None:
     told = export(runs_dir, tmp_path / "out", *formats("sft-best", "fim"), "--as", "csv", "--test", "0")
     for name in ("sft-best", "fim"):

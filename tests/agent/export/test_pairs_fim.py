@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kerneltune.agent.events import Proposed, Updated
-from kerneltune.agent.export.kernel_formats import Fim, kernel_bodies
+from kerneltune.agent.export.kernel_formats import Fim, around, kernel_bodies
+from kerneltune.agent.export.similarity import SameRows
 from kerneltune.tools.schema.verdict import KernelReport, Status
 from tests.agent.export.made_runs import rows, run, source, tried
 
@@ -34,6 +35,36 @@ def test_prefix_middle_and_suffix_are_the_file() -> None:
     assert row["suffix"].strip() in asked
     assert row["middle"] not in asked
     assert "text" not in row
+
+
+def test_the_question_shows_no_body_that_the_kernel_does_not_need() -> None:
+    body = "    x = square(tl.load(p))\n    tl.store(o, x{})"
+    jit = "@triton.jit\ndef "
+    text = (
+        f"{HEAD}{jit}cube(x):\n    return x * square(x)\n\n{jit}base(x): return x + 0.5\n\n{jit}square(x):\n"
+        f'    """Of é."""\n    return base(x) * x\n\n{jit}one(p, o):\n{body.format("")}\n\n{jit}any_one(p, o, mask):\n'
+        f"{body.format(', mask')}\n\none[(1,)](p, o)\n"
+    )
+    bodies = kernel_bodies(text)
+    (hole,) = (found for found in bodies if found.kernel == "one")
+    before, after = around(text, hole, bodies)
+    assert before.endswith(f"{jit}one(p, o):\n")
+    assert f"{jit}cube(x):\n    ...\n" in before  # which no kernel calls that is asked for
+    assert f"{jit}base(x): return x + 0.5\n" in before  # which square calls
+    assert '    """Of é."""\n    return base(x) * x\n' in before
+    assert after == f"\n\n{jit}any_one(p, o, mask):\n    ...\n\none[(1,)](p, o)\n"
+
+
+def test_files_that_share_a_kernel_say_it_once() -> None:
+    head = "# another file of another task\nLIMIT = 3\n"
+    made = [
+        replace(event, source=head + event.source) if isinstance(event, Proposed) else event
+        for event in tried(2, Status.CHECKED)
+    ]
+    first, second = rows(Fim(), run(tried(1, Status.CHECKED), made))
+    assert first["prefix"] != second["prefix"]
+    same = SameRows()
+    assert [same.of("fim", [row[name] for name in Fim.says])[1] for row in (first, second)] == [True, False]
 
 
 def test_only_right_attempts_are_cut() -> None:

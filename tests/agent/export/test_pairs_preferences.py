@@ -50,6 +50,8 @@ def test_a_margin_may_be_asked_for() -> None:
     assert {worse for _, _, worse in pairs(Dpo(least_margin=2.0), its)} == {"r1/1", "r1/2"}
     assert {better for _, better, _ in pairs(Dpo(least_margin=2.0), its)} == {"r1/3"}
     assert pairs(Dpo(least_margin=3.0), its) == []
+    close = run(tried(1, timed(100.0, width=0.001)), tried(2, timed(96.0, width=0.001)), gpu=H200)
+    assert (len(pairs(Dpo(), close)), len(pairs(Dpo(least_margin=1.0), close))) == (0, 1)  # unless less is enough
     with pytest.raises(UsageError, match="least_margin"):
         Dpo(least_margin=0.5)
 

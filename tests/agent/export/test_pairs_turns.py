@@ -1,5 +1,7 @@
 """Turns with their actions, rewards and advantages."""
 
+from dataclasses import replace
+
 import pytest
 
 from kerneltune.agent.export.rl_formats import RlTurns
@@ -32,6 +34,21 @@ def test_a_row_tells_the_turn_its_state_and_its_action() -> None:
     assert second["parents"] == ["r1/1"]
     assert second["attempts"] == ["r1/2"]
     assert second["sources"] == [source("number 2")]
+
+
+@pytest.mark.parametrize("state", ["reference", "messages"])
+def test_a_row_has_the_tokens_of_its_reply_where_the_server_told_them(state: str) -> None:
+    known = {"token_ids": (7, 8), "logprobs": (-0.5, 0.0), "usage": {"input_tokens": 90, "output_tokens": 2}}
+    its = story("r1", Status.WRONG, Status.CHECKED)
+    (talk,) = its.conversations  # type: ignore[attr-defined]
+    said = tuple(replace(m, **known) if m.turn == 2 else m for m in talk.messages)
+    its = replace(its, conversations=(replace(talk, messages=said),))  # type: ignore[type-var]
+    form = RlTurns(reward="fast_0", state=state)  # type: ignore[arg-type]
+    first, second = rows(form, its)  # type: ignore[arg-type]
+    assert (first["token_ids"], first["logprobs"], first["prompt_tokens"]) == (None, None, None)
+    assert (second["token_ids"], second["logprobs"], second["prompt_tokens"]) == ([7, 8], [-0.5, 0.0], 90)
+    (made,) = rows(form, run(tried(1, Status.WRONG)))  # by an author that writes no replies
+    assert (made["token_ids"], made["logprobs"], made["prompt_tokens"]) == (None, None, None)
 
 
 def test_returns_look_ahead_and_advantages_look_at_other_rollouts_of_the_task() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.agent.export.base import Row
 from kerneltune.agent.export.privacy import PrivateNames, Scrubber, names_here, names_in
 from kerneltune.tools.schema.codec import Json
 
@@ -240,6 +241,18 @@ def test_odd_texts_are_survived_in_time(odd: str, scrubber: Scrubber) -> None:
     begin = time.monotonic()
     scrubber.text(odd)
     assert time.monotonic() - begin < 10
+
+
+def test_tokens_go_with_what_is_taken_out_of_the_texts_that_they_spell(scrubber: Scrubber) -> None:
+    row: Row = {"text": "a kernel", "token_ids": [5, 6], "logprobs": [-0.5, 0.0], "turn": 1}
+    assert scrubber.row(row) == row
+    taken = scrubber.row(row | {"text": "see /home/alice/k.py"})
+    assert taken == row | {"text": "see <home>/k.py", "token_ids": None, "logprobs": None}
+    asked = [{"role": "user", "content": "in /home/alice"}]  # the tokens were drawn after other words
+    assert scrubber.row(row | {"prompt": asked})["token_ids"] is None
+    assert scrubber.row({"event": row, "position": 3}) == {"event": row, "position": 3}
+    inner = scrubber.row({"event": row | {"calls": [{"arguments": {"source": "# /home/alice"}}]}})["event"]
+    assert (inner["token_ids"], inner["logprobs"], inner["text"]) == (None, None, "a kernel")
 
 
 def test_deep_json_is_survived(scrubber: Scrubber) -> None:

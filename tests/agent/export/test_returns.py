@@ -2,9 +2,12 @@
 
 import math
 import random
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 
 from kerneltune.agent.attempt import Attempt, LlmTurn
 from kerneltune.agent.export.rewards import ReturnGroups, RewardedTurn, group_of, returns, reward_of, turns_of
@@ -12,6 +15,7 @@ from kerneltune.agent.export.rl_formats import RlTurns
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.graded import RUN, documented, graded, replied, run_of, stated, timed
+from tests.agent.shell import ROOT
 
 
 def paying(
@@ -244,3 +248,39 @@ def test_turns_are_compared_within_a_task_a_gpu_and_a_turn() -> None:
 def test_the_returns_of_the_documentation_s_example() -> None:
     kevin = reward_of("kevin")  # rewards 0, 0, 0.92, 1.54
     assert to_go(turns_of(documented(), kevin)) == pytest.approx([0.16 * 1.536, 0.4 * 1.536, 1.536, 1.54])
+
+
+def test_the_documented_correction_trains_a_reply_of_the_same_model_and_leaves_others_out() -> None:
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "rewards.md").read_text(), re.DOTALL)
+    (shown,) = (text for text in code if "def trusted" in text)
+    known: dict[str, Any] = {}
+    exec(shown, known)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Linear(8, 50))
+    prompt, ids = [3], torch.randint(50, (41,)).tolist()
+
+    def trained() -> Any:
+        after = torch.tensor([*prompt, *ids[:-1]])
+        return model(after).log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0]
+
+    def step(logprobs: list[float], advantage: float) -> float:
+        """By how much a step of gradient descent moves the reply's log-probability; then it is undone."""
+        now, state = trained(), {name: value.clone() for name, value in model.state_dict().items()}
+        drawn = torch.tensor(logprobs)
+        (-advantage * now.mean() * known["trusted"](now, drawn)).backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.sub_(weight.grad, alpha=0.1)  # type: ignore[arg-type]
+        model.zero_grad()
+        moved = float((trained() - now).mean().detach())
+        model.load_state_dict(state)
+        return moved
+
+    told = trained().tolist()  # as a server tells them
+    assert step(told, 1.0) > 1e-4
+    assert step(told, -1.0) < -1e-4
+    assert step([p + 0.0005 for p in told], 1.0) > 1e-4  # as another kernel rounds
+    assert step([p + 0.002 for p in told], 1.0) == 0.0
+    assert step([p - 0.002 for p in told], 1.0) == 0.0
+    assert step([told[0] + 9.5, *(p - 9.5 / 40 for p in told[1:])], 1.0) == 0.0  # the mean is right, one token is not
+    assert step([told[0] + 9.0, *(p - 9.0 / 40 for p in told[1:])], 1.0) > 1e-4

@@ -2,11 +2,22 @@
 
 import itertools
 import json
+import math
 from dataclasses import replace
 
 import pytest
 
-from kerneltune.agent.models.types import ContextOverflow, Delta, Message, Reply, ToolResult, ToolResults, Usage, User
+from kerneltune.agent.models.types import (
+    ContextOverflow,
+    Delta,
+    Message,
+    Reply,
+    ToolResult,
+    ToolResults,
+    Usage,
+    User,
+    cleaned,
+)
 from kerneltune.tools.schema.codec import Json
 from tests.agent.models.server import Format, LlmServer
 from tests.agent.models.talk import KERNEL, STORY, bench, converse, model_of, plain, request, update
@@ -80,6 +91,58 @@ def test_a_seed_goes_where_the_api_takes_one_and_is_left_out_where_the_server_re
             model = model_of(server)
             assert [model.ask(asked).text for _ in range(2)] == ["Hello."] * 2
         assert [one.body.get("seed") for one in server.asked] == seeds
+
+
+Told = tuple[tuple[int, ...] | None, tuple[float, ...] | None]
+
+
+def tokens_told(
+    *quirks: str, logprobs: bool = True, usage: bool = True, most: int = 8000
+) -> tuple[Told, int, list[dict[str, Json]]]:
+    """What is known of a reply's tokens, how many were counted, and what was asked."""
+    off = frozenset(quirks) | (frozenset() if usage else {"no_usage"})
+    with LlmServer(STORY, "chat", quirks=off) as server:
+        reply = model_of(server).ask(replace(request((User("Hi."),), most), logprobs=logprobs))
+    assert plain(reply) == plain(told("anthropic")[0])  # whatever is said of its tokens
+    counted = reply.usage.output_tokens if reply.usage else 0
+    return (reply.token_ids, reply.logprobs), counted, [one.body for one in server.asked]
+
+
+@pytest.mark.parametrize("quirk", ["token_ids", "ids_within"])
+def test_tokens_come_with_their_log_probabilities_where_they_are_asked_for(quirk: str) -> None:
+    (ids, logprobs), n, (asked,) = tokens_told(quirk)
+    assert n > 20
+    assert ids == tuple(range(n, 0, -1))
+    assert logprobs == tuple(-i / 8 for i in range(n, 0, -1))
+    assert (asked["logprobs"], asked["top_logprobs"], asked["return_token_ids"]) == (True, 1, True)
+    assert tokens_told(quirk, usage=False)[0] == (ids, logprobs)
+    assert tokens_told(quirk, usage=False, most=n - 1)[0] == (None, None)  # more than it may have
+    untold, _, (asked,) = tokens_told(quirk, logprobs=False)
+    assert untold == (None, None)
+    assert not {"logprobs", "top_logprobs", "return_token_ids"} & set(asked)
+
+
+def test_a_server_that_tells_no_tokens_or_refuses_to_is_asked_again_without() -> None:
+    assert tokens_told()[0] == (None, None)
+    told_none, _, asked = tokens_told("no_logprobs")
+    assert told_none == (None, None)
+    assert ["logprobs" in body for body in asked] == [True, False]
+    (ids, logprobs), n, asked = tokens_told("no_token_ids")
+    assert (ids, len(logprobs or ())) == (None, n)
+    assert ["return_token_ids" in body for body in asked] == [True, False]
+
+
+def test_tokens_that_are_none_or_not_all_of_them_are_unknown_and_the_reply_is_not() -> None:
+    assert tokens_told("odd_tokens")[0] == (None, None)
+    assert tokens_told("odd_tokens", usage=False)[0] == (None, None)
+    whole = Reply("Hi.", "end", usage=Usage(9, 3), token_ids=(1, 2, 3), logprobs=(-0.5, 0.0, -9999.0))
+    assert cleaned(whole) == whole
+    for ids in ((1, 2), (1, 2, 3, 4), (1, 2, -3), (1, 2, True), (1, 2, 2**31), (1, 2, "3"), (1, 2, 3.0)):
+        assert cleaned(replace(whole, token_ids=ids)) == replace(whole, token_ids=None)  # type: ignore[arg-type]
+    for last in (math.nan, -math.inf, 0.1, True, "-1", None, -(10**400)):
+        assert cleaned(replace(whole, logprobs=(-1.0, -1.0, last))) == replace(whole, logprobs=None)  # type: ignore[arg-type]
+    one_each = replace(whole, usage=None, token_ids=(1, 2))
+    assert cleaned(one_each) == replace(one_each, token_ids=None)
 
 
 def test_a_stream_of_nothing_is_asked_for_its_reason() -> None:

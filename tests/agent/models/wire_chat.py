@@ -1,6 +1,7 @@
 """Chat Completions, as servers of one's own speak it, with the quirks that they have."""
 
 import json
+import math
 from collections.abc import Iterator
 
 from kerneltune.tools.schema.codec import Json
@@ -12,6 +13,11 @@ QUIRKS = frozenset(
         "index0",  # all calls have index 0
         "no_usage",
         "no_seed",
+        "token_ids",  # tells tokens as vLLM does
+        "ids_within",  # tells them as llama.cpp does
+        "no_logprobs",  # refuses to, with llama.cpp's words
+        "no_token_ids",  # does not know what vLLM calls them
+        "odd_tokens",  # tells what are none
         "reasoning",  # thinking in `reasoning`, not in `reasoning_content`
         "think_tags",  # thinking in the text
         "fenced",  # calls as ```json in the text
@@ -23,6 +29,15 @@ QUIRKS = frozenset(
         "small",  # a context of 4000 tokens, of which only errors tell
     ]
 )
+
+
+REFUSED = {  # fields of a request, by quirk, and the words
+    "no_tools": ("tools", "smollm does not support tools"),
+    "no_seed": ("seed", 'Invalid JSON payload received. Unknown name "seed": Cannot find field.'),
+    "no_logprobs": ("logprobs", "logprobs is not supported with tools + stream"),
+    "no_token_ids": ("return_token_ids", "Unrecognized request argument supplied: return_token_ids"),
+    "no_stream_options": ("stream_options", "extra fields not permitted: stream_options"),
+}
 
 
 class Chat:
@@ -42,12 +57,8 @@ class Chat:
     def check(self, body: dict[str, Json], headers: dict[str, str]) -> None:
         """Refuse what servers do."""
         require(body.get("stream") or "mute" in self.quirks, "streaming is required")
-        if "no_tools" in self.quirks:
-            require("tools" not in body, "smollm does not support tools")
-        if "no_seed" in self.quirks:
-            require("seed" not in body, 'Invalid JSON payload received. Unknown name "seed": Cannot find field.')
-        if "no_stream_options" in self.quirks:
-            require("stream_options" not in body, "extra fields not permitted: stream_options")
+        for quirk, (name, words) in REFUSED.items():
+            require(quirk not in self.quirks or name not in body, words)
         for tool in body.get("tools", []):
             if tool["function"].get("strict"):
                 require_strict(tool["function"]["parameters"], tool["function"]["name"])
@@ -74,18 +85,37 @@ class Chat:
 
     def tell(self, said: Said, counted: Counted, body: dict[str, Json]) -> Iterator[bytes]:
         """The chunks of a reply."""
+        left = said.output_tokens  # tokens that no chunk has told of; one comes with each, and all others with the last
         for delta in self._deltas(said, bool(body.get("tools"))):
-            yield self._chunk(said, body, [{"index": 0, "delta": delta, "finish_reason": None}])
+            choice = {"index": 0, "delta": delta, "finish_reason": None} | self._tokens(body, min(left, 1), left)
+            left -= min(left, 1)
+            yield self._chunk(said, body, [choice])
         finish = {"max_tokens": "length", "refusal": "content_filter"}.get(said.stop)
         as_text = self.quirks & {"fenced", "tagged", "no_tools"}
         finish = finish or ("tool_calls" if said.calls and not as_text else "stop")
-        yield self._chunk(said, body, [{"index": 0, "delta": {}, "finish_reason": finish}])
+        last = {"index": 0, "delta": {}, "finish_reason": finish} | self._tokens(body, left, left)
+        yield self._chunk(said, body, [last])
         if body.get("stream_options") and "no_usage" not in self.quirks:
             used: dict[str, Json] = {"prompt_tokens": counted.total, "completion_tokens": said.output_tokens}
             used |= {"total_tokens": counted.total + said.output_tokens}
             used["prompt_tokens_details"] = {"cached_tokens": counted.cached}
             yield self._chunk(said, body, [], used)
         yield b"data: [DONE]\n\n"
+
+    def _tokens(self, body: dict[str, Json], n: int, left: int) -> dict[str, Json]:
+        """What a choice says of its `n` tokens, of which `left` are to come: ids count down, probabilities too."""
+        if not body.get("logprobs") or not self.quirks & {"token_ids", "ids_within", "no_token_ids", "odd_tokens"}:
+            return {}
+        ids = list(range(left, left - n, -1))
+        told: list[Json] = [{"token": "x", "bytes": [120], "logprob": -i / 8, "top_logprobs": []} for i in ids]
+        if "odd_tokens" in self.quirks:
+            odd = [{"token_ids": [True], "logprobs": {"content": [{"logprob": math.nan}]}}]
+            odd += [{"token_ids": {"0": 1}, "logprobs": []}, {"token_ids": [-1, "1", 2**70], "logprobs": "none"}]
+            odd += [{"token_ids": list(range(1 << 14)), "logprobs": {"content": 7}}, {"logprobs": {"content": [3, {}]}}]
+            return odd[left % len(odd)]
+        if "ids_within" in self.quirks:
+            return {"logprobs": {"content": [one | {"id": i} for one, i in zip(told, ids, strict=True)]}}
+        return {"logprobs": {"content": told}} | ({"token_ids": ids} if body.get("return_token_ids") else {})
 
     def _chunk(self, said: Said, body: dict[str, Json], choices: list[Json], usage: Json = None) -> bytes:
         head = {"id": f"chatcmpl-{said.number}", "object": "chat.completion.chunk", "created": 1, "usage": usage}

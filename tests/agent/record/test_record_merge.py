@@ -25,6 +25,7 @@ from tests.agent.record.samples import arbitrary_run, attempt, made_old, started
 from tests.agent.record.test_record_processes import writer
 from tests.agent.record.test_record_receipts import verified
 from tests.agent.record.test_record_runs import lively_run
+from tests.agent.shell import ROOT
 from tests.tools.schema.test_bounds import bomb
 
 RUNS = [f"20261121-09{n:02}00-softmax-{n:04x}" for n in range(6)]
@@ -68,6 +69,14 @@ def strange_run(seed: int, run_id: str) -> list[Event]:
 
 def plain_run(run_id: str, attempts: int) -> list[Event]:
     return [started(run_id), *(e for n in range(1, attempts + 1) for e in attempt(n, run_id))]
+
+
+@pytest.mark.parametrize("demo", ["demo", "demo-ptx"])
+def test_a_record_of_an_older_version_comes_whole(tmp_path: Path, demo: str) -> None:
+    other, ours = ROOT / "docs" / demo / FILE_NAME, machine(tmp_path)
+    found = joined(ours, other)
+    assert (len(found.new), found.clashes) == (query(other, "SELECT count(*) FROM runs")[0][0], ())
+    assert query(ours, "SELECT count(*) FROM events") == query(other, "SELECT count(*) FROM events")
 
 
 def test_the_runs_of_three_machines_come_together_and_are_what_they_were(tmp_path: Path) -> None:

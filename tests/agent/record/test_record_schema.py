@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.attempt import GivenFile, LlmTurn, Origin, RunStart, SearchPoint
-from kerneltune.agent.events import Event, Said
+from kerneltune.agent.events import Event, Replied, Said
 from kerneltune.agent.record.query import VERSION
-from kerneltune.agent.record.store import FILE_NAME, Store, origin_of
+from kerneltune.agent.record.store import FILE_NAME, Store, digest_of, origin_of
 from kerneltune.agent.record.trajectory import trajectory
 from kerneltune.tools.schema.errors import StoreError
 from tests.agent.record.samples import RUN, arbitrary_run, attempt, made_old, started
@@ -58,7 +58,7 @@ def test_the_columns_change_only_with_the_version(tmp_path: Path) -> None:
     tables = "sqlite_master AS t JOIN pragma_table_info(t.name) AS c"
     columns = 't.name, c.name, c.type, c."notnull", c.pk'
     shape = stored(tmp_path / FILE_NAME, f"SELECT {columns} FROM {tables} ORDER BY 1, 2")
-    assert (VERSION, hashlib.sha256(repr(shape).encode()).hexdigest()[:16]) == (5, "5623cdb11456f652")
+    assert (VERSION, hashlib.sha256(repr(shape).encode()).hexdigest()[:16]) == (6, "0494db080d3fdc71")
 
 
 def test_an_old_database_is_backed_up_and_converted(tmp_path: Path) -> None:
@@ -79,6 +79,23 @@ def test_an_old_database_is_backed_up_and_converted(tmp_path: Path) -> None:
     assert stored(path, digests) == stored(tmp_path / "new" / FILE_NAME, digests)
     backup = path.with_name("runs.db.bak-0004")
     assert stored(backup, "SELECT version_num, count(*) FROM alembic_version, attempts") == [("0004", 3)]
+
+
+@pytest.mark.parametrize(("demo", "schema"), [("demo", 5), ("demo-ptx", 3)])
+def test_replies_stored_before_their_tokens_were_kept_open_with_the_digests_they_had(
+    demo: str, schema: int, tmp_path: Path
+) -> None:
+    path = Path(shutil.copy(ROOT / "docs" / demo / FILE_NAME, tmp_path))
+    assert stored(path, "PRAGMA user_version") == [(schema,)]
+    digests = "SELECT digest FROM events ORDER BY run_id, seq"
+    before = stored(path, digests)
+    with Store.open(tmp_path) as store:
+        events = [event for run_id in sorted(store.run_ids()) for event in store.load_events(run_id)]
+    assert stored(path, digests) == before == [(digest_of(event),) for event in events]
+    replies = [event for event in events if isinstance(event, Replied)]
+    assert replies
+    assert {(reply.token_ids, reply.logprobs) for reply in replies} == {(None, None)}
+    assert digest_of(replace(replies[0], token_ids=(1,))) != digest_of(replies[0])
 
 
 def test_where_a_run_came_from_is_known_of_its_events_after_the_conversion(tmp_path: Path) -> None:
