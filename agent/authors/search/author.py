@@ -213,11 +213,14 @@ class OfflineAuthor:
         self, task: TaskSpec, plain: LoweredCode, name: str, also: dict[str, Json], products: Sketch | None = None
     ) -> list[Sketch]:
         """One more sketch beside the plain one: of another lowering where `also` overrides something; `products` take
-        the places of library calls."""
+        the places of library calls. None where they have no use."""
         try:
             main = self._lower(task.source, {**overrides(task, task.main), **also}, self._arch) if also else plain
+            clean(task.name, task.source, [main], name, products)  # raises where nothing is to be said of other cases
             codes = [main, *self._other_cases(task, main, also, products)]
             return [clean(task.name, task.source, codes, name, products)]
+        except NoKernel:
+            return []
         except (CannotLower, WorkerError) as error:
             self.problems.append(f"no kernels from {name}: {error}")
             return []
@@ -268,7 +271,8 @@ def _shared_limit(arch: int) -> int:
 def _proposal(move: Move, source: str) -> Proposal:
     rationale, hypothesis, prediction = describe(move)
     parent_id = move.parent.attempt_id if move.parent else move.origin
-    return Proposal(source, rationale, parent_id, SearchPoint(move.sketch.name, move.params), hypothesis, prediction)
+    point = SearchPoint(move.sketch.name, move.params)
+    return Proposal(source, rationale, parent_id, point, hypothesis, prediction)
 
 
 def lowered(lower: Lower, arch: int, task: TaskSpec) -> Sketch:
