@@ -195,19 +195,24 @@ class OfflineAuthor:
         return found
 
     def _split(self, task: TaskSpec, plain: LoweredCode) -> list[Sketch]:
-        """Products and convolutions of float32 by our own functions, the rest as Inductor writes it."""
+        """Products and convolutions of float32 by our own functions, the rest as Inductor writes it; the same of what
+        algebra makes of the formula, first."""
         called = {name.removeprefix("bias_") for name in library_calls(plain.text).split(", ")} & set(PRODUCTS)
         if not self._emulation or task.precision != "float32" or not called:
             return []
         is_lowered_again = "convolution" in called and len(plain.kernels) <= _MOST_KERNELS
         also: dict[str, Json] = {"config": _WITHOUT_LAYOUTS} if is_lowered_again else {}
-        return self._beside(task, plain, "split_products", also, float32_products())
+        made = self._beside(task, plain, "split_products", also, float32_products())
+        if self._is_rewritten(plain):
+            made = self._beside(task, plain, "split_algebraic", also | _ALGEBRA, float32_products()) + made
+        return made
+
+    def _is_rewritten(self, plain: LoweredCode) -> bool:
+        return self._algebra and bool(plain.facts.allows) and len(plain.kernels) <= _MOST_KERNELS
 
     def _rewritten(self, task: TaskSpec, plain: LoweredCode) -> list[Sketch]:
         """The same of what algebra makes of the formula, where that is something else."""
-        if not self._algebra or not plain.facts.allows or len(plain.kernels) > _MOST_KERNELS:
-            return []
-        return self._beside(task, plain, "inductor_algebraic", _ALGEBRA)
+        return self._beside(task, plain, "inductor_algebraic", _ALGEBRA) if self._is_rewritten(plain) else []
 
     def _beside(
         self, task: TaskSpec, plain: LoweredCode, name: str, also: dict[str, Json], products: Sketch | None = None
@@ -271,8 +276,7 @@ def _shared_limit(arch: int) -> int:
 def _proposal(move: Move, source: str) -> Proposal:
     rationale, hypothesis, prediction = describe(move)
     parent_id = move.parent.attempt_id if move.parent else move.origin
-    point = SearchPoint(move.sketch.name, move.params)
-    return Proposal(source, rationale, parent_id, point, hypothesis, prediction)
+    return Proposal(source, rationale, parent_id, SearchPoint(move.sketch.name, move.params), hypothesis, prediction)
 
 
 def lowered(lower: Lower, arch: int, task: TaskSpec) -> Sketch:
