@@ -66,6 +66,18 @@ class Model(nn.Module):
 def get_inputs(): return [torch.randn(2, 3, 9, 13)]
 def get_init_inputs(): return []
 """
+SPOILT = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(16, 20, 3)
+    def forward(self, x): return torch.nan_to_num(self.conv(x), 0.0, 0.0, 0.0)
+def get_inputs():
+    x = torch.randn(2, 16, 9, 13)
+    x[0, 3, 4, 5], x[1, 2, 7, 7] = float("inf"), float("nan")
+    return [x]
+def get_init_inputs(): return []
+"""
 MOBILE = """
 class Model(nn.Module):
     def __init__(self):
@@ -100,6 +112,7 @@ TASKS = {
     "batched": PRODUCT.format(name="bmm", a="3, 20, 70", b="3, 70, 33"),
     **{name: CONVOLUTION.format(layer=layer, x=x) for name, (layer, x) in LAYERS.items()},
     "made": MADE,
+    "spoilt": SPOILT,  # what an infinity or a NaN does not reach is as ever
 }
 
 
