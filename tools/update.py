@@ -59,6 +59,7 @@ from kerneltune.tools.schema.messages import (
     traced_case,
 )
 from kerneltune.tools.schema.plan import (
+    MOST_STEPS,
     DescriptorArg,
     ForwardPass,
     Kernel,
@@ -809,7 +810,6 @@ def verdict_of(failure: Failure, note: str = "") -> Verdict:
 # Whether a tracer's reply can be believed.
 
 # What the largest honest plan needs, Swin Transformer lowered by TorchInductor: 301 steps, 66 kernels of 0.55 MB.
-MOST_STEPS = 10_000  # of a plan; what a tracer records of three forwards
 MOST_KERNELS = 2048  # of a reply; to compile one takes 0.1 s and more
 MOST_OF_A_KERNEL_NAME = 2000  # characters
 MOST_OUTPUTS = 1000

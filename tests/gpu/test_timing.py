@@ -94,3 +94,28 @@ def test_a_kernel_that_is_fast_at_one_weighted_shape_and_slow_at_another_is_told
     assert fastest["speedup"] == pytest.approx(fastest["baseline_us"] / score_us, rel=0.03)
     assert "slower than" in verdict["detail"]
     assert "in case narrow" in verdict["detail"]
+
+
+AROUND = """tl.store(room_ptr + at, e, mask=inside)
+    e = tl.load(room_ptr + at, mask=inside, other=0.0)
+    """
+ROOM = """room = torch.empty(6 << 30, dtype=torch.float32, device=x.device)
+        """
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+def test_a_kernel_is_timed_whose_workspace_does_not_fit_once_for_each_slot(tmp_path: Path) -> None:
+    """24 GiB, of which half of an H200 holds two and of an H100 one; there are three slots at least."""
+    (tmp_path / "rows_task.py").write_text(WEIGHTED.partition("WEIGHT = 3")[0] + WEIGHTED.partition("]\n")[2])
+    (tmp_path / "rows.py").write_text(
+        ROW_A_PROGRAM.replace("y_ptr, columns", "y_ptr, room_ptr, columns")
+        .replace("tl.store(y_ptr", f"{AROUND}tl.store(y_ptr")
+        .replace("rows[(x.shape[0],)](x, y,", f"{ROOM}rows[(x.shape[0],)](x, y, room,")
+    )
+    command = [sys.executable, "-c", "from kerneltune.agent.cli import main; main()"]
+    asked = ["bench", "rows.py", "--task", "rows_task.py", "--tier", "judged", "--json", "--no-store"]
+    done = subprocess.run([*command, *asked], cwd=tmp_path, env=env(), capture_output=True, text=True, timeout=500)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    verdict = next(line["verdict"] for line in told if line["type"] == "judged_file")
+    assert verdict["status"] == "correct", verdict["detail"]

@@ -68,7 +68,8 @@ class RunOnce:
 class Setup:
     """Load a plan (cubins as for Load) to be timed, on shared buffers. The answer is Done.
 
-    Slot i reads its inputs at i * inputs_stride and writes its outputs at i * outputs_stride; the state is shared.
+    Slot i reads its inputs at i * inputs_stride and writes its outputs at i * outputs_stride; the state is shared. Of
+    `contents` slots that follow each other no two have the same inputs.
     """
 
     plan: Plan
@@ -77,6 +78,7 @@ class Setup:
     state: Shared
     outputs: Shared
     slots: int
+    contents: int
     input_regions: tuple[BufferRegion, ...]
     inputs_stride: int
     state_regions: tuple[BufferRegion, ...]

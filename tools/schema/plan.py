@@ -27,6 +27,7 @@ from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode
 SCHEMA_VERSION = 1
 
 MOST_NESTED = 50  # of a tree of arguments or outputs
+MOST_STEPS = 10_000  # of a plan, and of one call as it is recorded
 _SIZES = {16: "complex128", 8: "float64 int64 uint64 complex64", 4: "float32 int32 uint32",
           2: "float16 bfloat16 int16 uint16"}  # fmt: skip
 _ITEM_BYTES = {name: size for size, names in _SIZES.items() for name in names.split()}

@@ -34,6 +34,7 @@ from kerneltune.tools.schema.messages import (
     Refused,
 )
 from kerneltune.tools.schema.plan import (
+    MOST_STEPS,
     Aten,
     DescriptorArg,
     Kernel,
@@ -81,9 +82,10 @@ def copies_are_clones() -> None:
 @dataclass
 class Tape:
     """Everything recorded so far, of tensors on `device`. Storages are numbered in the order in which they are first
-    seen."""
+    seen. `call_start`: the step at which the call that is being recorded, the constructor's or forward's, begins."""
 
     device: str
+    call_start: int = 0
     steps: list[Step] = field(default_factory=list)
     nbytes: dict[int, int] = field(default_factory=dict)
     constants: dict[int, str] = field(default_factory=dict)
@@ -94,6 +96,7 @@ class Tape:
         """Forget everything, in place: stand-ins hold a reference to this tape."""
         for collection in (self.steps, self.nbytes, self.constants, self._ids, self._keep):
             collection.clear()
+        self.call_start = 0
 
     def storage(self, tensor: torch.Tensor) -> int:
         """The number of the tensor's storage."""
@@ -260,9 +263,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return body(*args, **kwargs)
 
 
-MAX_LAUNCHES = 10_000
-
-
 @dataclass
 class LaunchLog:
     """The kernels and autotuner choices of one trace. `choices` maps an autotuner's key to a config index."""
@@ -302,8 +302,8 @@ class LaunchLog:
         """Write one launch down; `types` are nested as the values are, "constexpr" for what is no argument."""
         if 0 in grid:
             return  # Triton does not launch an empty grid either
-        if len(self.tape.steps) > MAX_LAUNCHES:
-            raise Refused(f"forward makes more than {MAX_LAUNCHES} launches and operator calls", Cause.TOO_MUCH)
+        if len(self.tape.steps) - self.tape.call_start >= MOST_STEPS:
+            raise Refused(f"forward makes more than {MOST_STEPS} launches and operator calls", Cause.TOO_MUCH)
         args = tuple(_arguments(values, types, self.tape))
         cooperative = bool(kernel.options.get("launch_cooperative_grid"))
         pdl = bool(kernel.options.get("launch_pdl"))

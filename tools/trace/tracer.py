@@ -335,9 +335,10 @@ class CaseTracer:
         """Record one forward over fresh inputs."""
         arguments = self._arguments(self.case.inputs, "")
         require_call(self.model.forward, arguments, "forward takes ({takes}); the task calls it with ({given})")
-        inputs, start = dict(self._inputs), len(self.session.tape.steps)
+        inputs, tape = dict(self._inputs), self.session.tape
+        tape.call_start = len(tape.steps)
         outputs = self._output(self.model(*arguments))
-        return Segment(tuple(self.session.tape.steps[start:]), inputs, outputs)
+        return Segment(tuple(tape.steps[tape.call_start :]), inputs, outputs)
 
     def _output(self, value: Any) -> Json:
         if isinstance(value, torch.Tensor):

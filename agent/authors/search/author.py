@@ -195,29 +195,37 @@ class OfflineAuthor:
         return found
 
     def _split(self, task: TaskSpec, plain: LoweredCode) -> list[Sketch]:
-        """Products and convolutions of float32 by our own functions, the rest as Inductor writes it."""
+        """Products and convolutions of float32 by our own functions, the rest as Inductor writes it; the same of what
+        algebra makes of the formula, first."""
         called = {name.removeprefix("bias_") for name in library_calls(plain.text).split(", ")} & set(PRODUCTS)
         if not self._emulation or task.precision != "float32" or not called:
             return []
         is_lowered_again = "convolution" in called and len(plain.kernels) <= _MOST_KERNELS
         also: dict[str, Json] = {"config": _WITHOUT_LAYOUTS} if is_lowered_again else {}
-        return self._beside(task, plain, "split_products", also, float32_products())
+        made = self._beside(task, plain, "split_products", also, float32_products())
+        if self._is_rewritten(plain):
+            made = self._beside(task, plain, "split_algebraic", also | _ALGEBRA, float32_products()) + made
+        return made
+
+    def _is_rewritten(self, plain: LoweredCode) -> bool:
+        return self._algebra and bool(plain.facts.allows) and len(plain.kernels) <= _MOST_KERNELS
 
     def _rewritten(self, task: TaskSpec, plain: LoweredCode) -> list[Sketch]:
         """The same of what algebra makes of the formula, where that is something else."""
-        if not self._algebra or not plain.facts.allows or len(plain.kernels) > _MOST_KERNELS:
-            return []
-        return self._beside(task, plain, "inductor_algebraic", _ALGEBRA)
+        return self._beside(task, plain, "inductor_algebraic", _ALGEBRA) if self._is_rewritten(plain) else []
 
     def _beside(
         self, task: TaskSpec, plain: LoweredCode, name: str, also: dict[str, Json], products: Sketch | None = None
     ) -> list[Sketch]:
         """One more sketch beside the plain one: of another lowering where `also` overrides something; `products` take
-        the places of library calls."""
+        the places of library calls. None where they have no use."""
         try:
             main = self._lower(task.source, {**overrides(task, task.main), **also}, self._arch) if also else plain
+            clean(task.name, task.source, [main], name, products)  # raises where nothing is to be said of other cases
             codes = [main, *self._other_cases(task, main, also, products)]
             return [clean(task.name, task.source, codes, name, products)]
+        except NoKernel:
+            return []
         except (CannotLower, WorkerError) as error:
             self.problems.append(f"no kernels from {name}: {error}")
             return []

@@ -901,6 +901,7 @@ def _arguments(statement: ast.stmt, text: str) -> tuple[list[str], int]:
 # The candidate file.
 
 _MOST_OF_A_NAME = 40
+_MOST_NAMED = 4  # kernels in a sentence
 MOST_OF_STATE = 4  # parameters that a forward looks at before it runs; a few tell constructors apart
 _LIMITS = {"XBLOCK": 4096, "YBLOCK": 1024, "ZBLOCK": 1024, "R0_BLOCK": 16384}
 _HEADER = '''"""{formula}{task}: the kernels that TorchInductor writes, made self-contained{scope}.
@@ -931,25 +932,30 @@ def clean(
     task: str, source: str, lowered: Sequence[LoweredCode], name: str = "inductor", products: Sketch | None = None
 ) -> Sketch:
     """A candidate from one or more lowerings of a task. With `products` the functions of that expert take the places of
-    library products. Raises CannotLower if more than Triton and ATen is needed, or there is no product."""
+    library products. Raises CannotLower if more than Triton and ATen is needed, NoKernel if none is left to write."""
     statements, model, parameters = model_parts(source)
     arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]][1:]
     is_recurrent = any(f".{RECURRENT}.default(" in code.text for code in lowered)
-    steps = recurrent_layers(is_emulated=products is not None) if is_recurrent else None
+    steps = recurrent_layers() if is_recurrent else None
     functions = [sketch for sketch in (products, steps) if sketch]
     taken = {name for sketch in functions for name in re.findall(r"(?m)^def (\w+)", sketch.source)}
     forwards = [_forward(task, i, code, arguments, taken) for i, code in enumerate(lowered)]
     kernels = [k for f in forwards for k in f.kernels.values()]
     made = [_with_products(forward) if products else set() for forward in forwards]
     if products and not made[0]:
-        raise CannotLower("no library product to take the place of")
+        raise NoKernel("no library product to take the place of")
     if not forwards[0].kernels and not functions:
         called = library_calls(lowered[0].text)
         why = f"TorchInductor makes only library calls ({called})" if called else "forward makes nothing but views"
         raise NoKernel(f"{why}: there is no kernel to start from")
     scope = "" if any(f.facts.symbols for f in forwards) else "; specialised to the shapes in `forward`"
     parts = [
-        _HEADER.format(task=task, scope=scope, does=_does(forwards[0]), formula=_formula(forwards[0].facts, "\n\n")),
+        _HEADER.format(
+            task=task,
+            scope=scope,
+            does=_does(forwards[0]),
+            formula=f"{_formula(forwards[0].facts)}\n\n" if forwards[0].facts.algebraic else "",
+        ),
         _imports(statements, kernels, lowered),
         *(s for s in statements if not s.startswith(("import ", "from "))),
     ]
@@ -961,9 +967,7 @@ def clean(
     main = forwards[0].kernels.values()
     params = {k.parameter(key): value for k in main for key, value in k.defaults.items()}
     space = {k.parameter(key): values for k in main for key, values in _space(k).items()}
-    phrases = [sketch.says for sketch in functions]
-    phrases += [f"{'the rest by ' if functions else ''}{_says(forwards[0])}"] if main else []
-    says = "; ".join(phrases)
+    says = _says(forwards[0], made[0], functions)
     if steps:
         params, space = params | steps.params, space | dict(steps.space)
     if products:
@@ -978,8 +982,10 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution")  # an expert has `sp
 _PRODUCTS = re.compile(rf"torch\.({'|'.join(PRODUCTS)})\b")
 
 
-_GIVEN = ("transposed", "groups", "stride")
 _USES = ("CONV_", "DIRECT_")  # of parameters: for convolutions by tensor cores, for direct ones; others for products
+_FEWEST = 16  # rows, columns or terms of a product for tensor cores
+_GIVEN, _SCALES = ("transposed", "groups", "stride"), ("alpha", "beta")
+_SIZED = {"torch.empty": 0, "torch.empty_strided": 0, "view": 1}  # which argument the sizes are
 
 
 def _use(parameter: str) -> str:
@@ -987,39 +993,62 @@ def _use(parameter: str) -> str:
 
 
 def _with_products(forward: _Forward) -> set[str]:
-    """Calls the expert's functions in the lines of a forward; which parameters these have a use for. A weight that is
-    multiplied by is named, since what is made of it can be kept."""
-    uses = set()
-    for index, line in enumerate(forward.body):
-        if not _PRODUCTS.search(line):
-            continue
-        tree = ast.parse(line)
-        for node in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
-            if found := _PRODUCTS.fullmatch(ast.unparse(node.func)):
-                uses.add(_use_of(node, forward) if found[1] == "convolution" else "")
-                node.func = expression(f"split_{found[1]}")
-                if found[1] in ("mm", "addmm") and set(loads(weight := node.args[-1])) <= {"self", "view"}:
-                    node.keywords.append(ast.keyword("keep", expression(f"(self, {ast.unparse(weight)!r})")))
-        forward.body[index] = ast.unparse(tree)
+    """Calls the expert's functions in the lines of a forward; which parameters these have a use for. What a library
+    does better stays a library call. A weight that is multiplied by is named, since what is made of it can be kept."""
+    uses, shapes, body = set(), dict(forward.shapes), ast.parse("\n".join(forward.body)).body
+    for statement in body:
+        for node in (n for n in ast.walk(statement) if isinstance(n, ast.Call)):
+            called = _PRODUCTS.fullmatch(ast.unparse(node.func))
+            if called and (use := _use_of(called[1], node, shapes)) is not None:
+                uses.add(use)
+                _call_expert(called[1], node, is_direct=use == "DIRECT_")
+            elif ast.unparse(node.func) == RECURRENT:
+                node.keywords.append(ast.keyword("precision", expression("'tf32x3'")))
+        if assigned := _single(statement):
+            shapes[assigned[0]] = _shape(assigned[1], shapes)
+    forward.body[:] = [line for statement in body for line in ast.unparse(statement).splitlines()]
     return uses
 
 
-def _use_of(convolution: ast.Call, forward: _Forward) -> str:
-    """Whether the expert takes tensor cores for a convolution; where the weight's shape is not known, as if it did."""
-    shape = forward.shapes.get(ast.unparse(convolution.args[1]))
-    if shape is None:
-        return "CONV_"
-    given = {k.arg: ast.literal_eval(k.value) for k in convolution.keywords if k.arg in _GIVEN}
-    first, second = shape[0] // given["groups"], shape[1]
-    c, each = (first, second) if given["transposed"] else (second, first)
-    spaced = given["transposed"] and max(given["stride"]) > 1
-    return "DIRECT_" if is_direct(c, each, math.prod(shape[2:]), spaced) else "CONV_"
+def _use_of(product: str, call: ast.Call, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Which parameters of the expert a library product has a use for; None where it is left to the library. Of sizes
+    that are not known, as if there were many."""
+    if product == "convolution":
+        shape = _shape(call.args[1], shapes)
+        given = {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg in _GIVEN}
+        return _convolution_use(shape, given["transposed"], given["groups"], given["stride"]) if shape else "CONV_"
+    sizes = [size for operand in call.args[-2:] for size in _shape(operand, shapes)[-2:]]
+    is_scaled = any(k.arg in _SCALES and ast.unparse(k.value) not in ("1", "1.0") for k in call.keywords)
+    return None if is_scaled or min(sizes, default=_FEWEST) < _FEWEST else ""
 
 
-def is_direct(c: int, each: int, taps: int, spaced: bool) -> bool:
-    """As the expert says it: `c` channels and `taps` places of a window, `each` outputs, in a group; `spaced`:
-    transposed with a stride."""
-    return c == 1 or (c <= 16 and c * taps <= 81) or (each <= 8 and not spaced)
+def _convolution_use(weight: tuple[int, ...], transposed: bool, groups: int, stride: tuple[int, ...]) -> str | None:
+    """By what is measured (`experts/split_products.py`): depthwise ones with a stride are cuDNN's (5 x 5 takes 1,431
+    us, directly 2,857), and what is too little for tensor cores is summed directly."""
+    c, each = (weight[0] // groups, weight[1]) if transposed else (weight[1], weight[0] // groups)
+    is_strided, taps = max(stride) > 1, math.prod(weight[2:])
+    if c == 1 and is_strided and not transposed:
+        return None
+    is_direct = c == 1 or (c <= 16 and c * taps <= 81) or (each <= 8 and not (transposed and is_strided))
+    return "DIRECT_" if is_direct else "CONV_"
+
+
+def _shape(node: ast.expr, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Of a tensor in a forward's text, as far as that says it; () where it does not."""
+    if isinstance(node, ast.Call) and (at := _SIZED.get(ast.unparse(node.func))) is not None:
+        sizes = node.args[at]
+        is_known = isinstance(sizes, ast.Tuple) and all(isinstance(size, ast.Constant) for size in sizes.elts)
+        return ast.literal_eval(sizes) if is_known else ()
+    return shapes.get(ast.unparse(node).removesuffix(".contiguous()"), ())
+
+
+def _call_expert(product: str, call: ast.Call, *, is_direct: bool) -> None:
+    call.func = expression(f"split_{product}")
+    call.keywords = [keyword for keyword in call.keywords if keyword.arg not in _SCALES]
+    if is_direct:
+        call.keywords.append(ast.keyword("directly", expression("True")))
+    if product in ("mm", "addmm") and set(loads(weight := call.args[-1])) <= {"self", "view"}:
+        call.keywords.append(ast.keyword("keep", expression(f"(self, {ast.unparse(weight)!r})")))
 
 
 def _does(forward: _Forward) -> str:
@@ -1029,8 +1058,8 @@ def _does(forward: _Forward) -> str:
         if kernel := next((k for k in forward.kernels.values() if line.startswith(f"{k.name}[")), None):
             steps.append(f"{kernel.name}: {kernel.says}")
         elif product := re.search(r"\b(split_\w+)\(", line):
-            directly = ", or directly where channels are few" if product[1] == "split_convolution" else ""
-            steps.append(f"{product[1]}: a product of float32 as three of float16{directly}")
+            how = "in float32, directly" if "directly=True" in line else "a product of float32 as three of float16"
+            steps.append(f"{product[1]}: {how}")
         elif f" {RECURRENT}(" in line:
             steps.append(f"{RECURRENT}: the steps of recurrent layers, a launch each")
         elif library := re.search(r"\btorch\.((?:ops\.)?(?!empty|float|int|bfloat|uint|bool|as_)[\w.]+)\(", line):
@@ -1039,15 +1068,21 @@ def _does(forward: _Forward) -> str:
     return "\n".join(line for wrapped_step in lines for line in wrapped_step)
 
 
-def _says(forward: _Forward) -> str:
-    names = ", ".join(k.name for k in forward.kernels.values())
-    scope = "any shape" if forward.facts.symbols else "specialised to the timed shape"
-    return f"{_formula(forward.facts, '; ')}TorchInductor's own kernels, {scope}: {names}"
+def _says(forward: _Forward, uses: set[str], functions: Sequence[Sketch]) -> str:
+    """The idea, for a person: what was rewritten, what the experts' functions do, and what is left to TorchInductor."""
+    phrases = [_formula(forward.facts)] if forward.facts.algebraic else []
+    phrases += [sketch.says for sketch in functions if sketch.name != "split_products" or uses != {"DIRECT_"}]
+    phrases += ["convolutions of few channels directly"] if "DIRECT_" in uses else []
+    names = [kernel.name for kernel in forward.kernels.values()]
+    if names:
+        scope = "any shape" if forward.facts.symbols else "specialised to the timed shape"
+        named = ", ".join([*names[:_MOST_NAMED], *([f"{len(names) - _MOST_NAMED} more"] * (len(names) > _MOST_NAMED))])
+        phrases.append(f"{'the rest by ' if functions else ''}TorchInductor's own kernels, {scope}: {named}")
+    return "; ".join(phrases)
 
 
-def _formula(facts: LoweringFacts, then: str) -> str:
-    """What was rewritten, before all else; nothing where nothing was."""
-    return f"algebraic: {', '.join(facts.algebraic)}{then}" if facts.algebraic else ""
+def _formula(facts: LoweringFacts) -> str:
+    return f"algebraic: {', '.join(facts.algebraic)}"
 
 
 def _forward(task: str, number: int, code: LoweredCode, arguments: list[str], taken: set[str]) -> _Forward:

@@ -33,7 +33,7 @@ from kerneltune.tools.schema.verdict import Status
 
 Behaviour = Callable[[socket.socket], None]
 EMPTY_PLAN = Plan("main", "", "sm_90", (), (), (), (), None)
-NEW_PLAN = Setup(EMPTY_PLAN, (), Shared(0), Shared(0), Shared(0), 1, (), 0, (), 0, 0)
+NEW_PLAN = Setup(EMPTY_PLAN, (), Shared(0), Shared(0), Shared(0), 1, 1, (), 0, (), 0, 0)
 
 
 class Supervisor:

@@ -129,6 +129,12 @@ def test_torch_glue_is_a_step_and_computing_operators_are_counted_as_library(tra
     assert result.library_ops == ("mm", "add.Tensor")
 
 
+def test_the_limit_of_launches_and_calls_is_one_of_a_forward_not_of_all_that_are_traced(trace: Trace) -> None:
+    source = module("y = torch.zeros_like(x)\n        for _ in range({}): y.add_(x)\n        return scale(y)")
+    assert len(plan(trace(source.format(3_400), tensor(8))).run) == 3_404
+    assert "more than 10000 launches and operator calls" in rejected(trace(source.format(10_000), tensor(8)))
+
+
 def test_a_custom_operator_is_traced_through(trace: Trace) -> None:
     source = """
 @torch.library.custom_op("mylib::twice", mutates_args=())

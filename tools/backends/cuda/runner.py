@@ -172,21 +172,26 @@ class TimedPlan:
         self._launcher = CudaLauncher(images, plan.kernels)
         shared = (setup.inputs, setup.state, setup.outputs)
         self._inputs, self._state, self._outputs = (self._keep(DeviceBuffer.open(s, fds)).tensor for s in shared)
-        self._scratch = self._keep(DeviceBuffer.allocate(_scratch_bytes(plan, self._layout, setup.slots)))
-        self._setup, self._pieces = setup, Bump(self._scratch.tensor)
+        most_bytes = int(MAX_PLAN_SHARE * torch.cuda.mem_get_info()[1])
+        once, each, sharing = scratch_sizes(plan, self._layout, setup.slots, setup.contents, most_bytes)
+        nbytes = once + -(-setup.slots // sharing) * each
+        self._scratch = self._keep(DeviceBuffer.allocate(aligned(nbytes, PAGE_BYTES)))
+        self._setup, self._pieces = setup, Bump(self._scratch.tensor[:once])
         self._flush = self._read_only_flush(setup.flush_bytes)
         self._leftovers: list[torch.Tensor] = []
         with torch.cuda.stream(stream):
             ready = self._prepared(plan)
             self._kept = [(tensor, self._keep(protected_copy(tensor))) for tensor in ready.values()]
-            self._replays = [self._replay(plan, slot, ready) for slot in range(setup.slots)]
+            places = (once + slot // sharing * each for slot in range(setup.slots))
+            own = [Bump(self._scratch.tensor[at : at + each]) for at in places]
+            self._replays = [self._replay(plan, slot, ready, pieces) for slot, pieces in enumerate(own)]
         self._order = random.SystemRandom().sample(self._replays, len(self._replays))
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # freed blocks would be writable, and nobody poisons them
 
     def _prepared(self, plan: Plan) -> dict[int, torch.Tensor]:
         """What every slot shares. The replay that made it is dropped, with its own copies."""
-        first = self._replay(plan, 0, {})
+        first = self._replay(plan, 0, {}, self._pieces)
         first.prepare()
         return first.shareable()
 
@@ -200,7 +205,7 @@ class TimedPlan:
         buffer.protect()
         return passes.Flush(nbytes, buffer.tensor, self._pieces.take(4))
 
-    def _replay(self, plan: Plan, slot: int, ready: dict[int, torch.Tensor]) -> Replay:
+    def _replay(self, plan: Plan, slot: int, ready: dict[int, torch.Tensor], pieces: Bump) -> Replay:
         setup = self._setup
         storages = _regions("input", self._inputs, setup.input_regions, slot * setup.inputs_stride)
         storages |= _regions("state", self._state, setup.state_regions, 0)
@@ -208,7 +213,7 @@ class TimedPlan:
         bound = {
             n: self._outputs[base + at : base + at + plan.storage(n).nbytes] for n, at in self._layout.bound.items()
         }
-        return Replay(plan, "cuda", self._launcher, storages, bound=bound, allocate=self._pieces.take, ready=ready)
+        return Replay(plan, "cuda", self._launcher, storages, bound=bound, allocate=pieces.take, ready=ready)
 
     def _pass(self) -> None:
         """All slots, in an order that no kernel can foresee: the next slot's memory is not the next in memory."""
@@ -460,14 +465,24 @@ def _regions(origin: str, buffer: torch.Tensor, regions: Sequence[BufferRegion],
     return {f"{origin}:{r.name}": buffer[base + r.offset : base + r.offset + r.nbytes] for r in regions}
 
 
-def _scratch_bytes(plan: Plan, layout: OutputLayout, slots: int) -> int:
-    once = sum(aligned(s.nbytes) for s in plan.storages if s.origin in ("constant", "prepared"))
-    each = sum(aligned(s.nbytes) for s in plan.storages if s.origin == "scratch" and s.id not in layout.bound)
-    wanted = aligned(4) + once + slots * each  # the first piece is the flush's
-    most = int(MAX_PLAN_SHARE * torch.cuda.mem_get_info()[1])
-    if wanted > most:
-        raise ReplayError(f"the plan needs {wanted >> 20} MiB of workspace for {slots} slots; it may have {most >> 20}")
-    return aligned(wanted, PAGE_BYTES)
+def scratch_sizes(plan: Plan, layout: OutputLayout, slots: int, contents: int, most_bytes: int) -> tuple[int, int, int]:
+    """Bytes that are needed once for all slots, bytes of a forward's scratch, and how many slots that follow each other
+    share that: 1, or as many as it takes to keep within `most_bytes`. Of `contents` slots that follow each other none
+    has the contents of another, so nobody finds what he is to compute in what another left; and what is too much for a
+    slot each leaves nothing in the L2. Raises ReplayError."""
+    by_prepare = {ref.storage for step in plan.prepare for ref in step_refs(step)}
+    kept = {s.id for s in plan.storages if s.origin in ("constant", "prepared")}
+    scratch = {s.id for s in plan.storages if s.origin == "scratch"}
+    size = {s.id: aligned(s.nbytes) for s in plan.storages}
+    once = aligned(4) + sum(size[n] for n in kept | (scratch & by_prepare))  # the first piece is the flush's
+    each = sum(size[n] for n in scratch - set(layout.bound))
+    for sharing in range(1, min(contents, slots) + 1):
+        if once + -(-slots // sharing) * each <= most_bytes:
+            return once, each, sharing
+    raise ReplayError(
+        f"the plan needs {once >> 20} MiB of workspace, and {each >> 20} for each forward, of which "
+        f"{-(-slots // sharing)} have to be there at once; it may have {most_bytes >> 20}"
+    )
 
 
 class Runner:

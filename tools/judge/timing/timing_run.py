@@ -200,6 +200,7 @@ class TimingRun:
                 state=state,
                 outputs=outputs.shared(fds),
                 slots=inputs.slots,
+                contents=setup.contents,
                 input_regions=inputs.regions,
                 inputs_stride=inputs.stride,
                 state_regions=inputs.state_regions,

@@ -46,14 +46,10 @@ def float32_products() -> Sketch:
     return _functions("split_products")
 
 
-def recurrent_layers(*, is_emulated: bool) -> Sketch:
+def recurrent_layers() -> Sketch:
     """A function for the steps of recurrent layers, which takes the place of `inductor`'s operator: no candidate by
-    itself. `is_emulated`: products of float32 are three of TF32."""
-    plain = _functions("recurrent_steps")
-    if not is_emulated:
-        return plain
-    source = plain.source.replace('input_precision="ieee"', 'input_precision="tf32x3"')
-    return replace(plain, source=source, says=f"{plain.says}, their products of float32 as three of TF32")
+    itself."""
+    return _functions("recurrent_steps")
 
 
 def _functions(name: str) -> Sketch:

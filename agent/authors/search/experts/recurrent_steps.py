@@ -1,4 +1,4 @@
-# says: recurrent layers by a launch a step, in which stacked layers follow each other
+# says: recurrent layers by a launch a step
 # takes: what `inductor` makes of torch.lstm, gru, rnn_tanh and rnn_relu
 # search: UNITS = 8 16 32
 # search: WIDTH_BLOCK = 16 32 64
@@ -39,8 +39,9 @@ def tiles(ptr, row, unit, stride, inside, COUNT: tl.constexpr, WIDTH: tl.constex
 
 @triton.jit
 def add_products(
-    a, b, c, d, x_ptr, weight_ptr, row, unit, rows, GATES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
-):
+    a, b, c, d, x_ptr, weight_ptr, row, unit, rows, GATES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
+):  # fmt: skip
     """Add to the sum of each gate, of which there may be 1, 3 or 4, rows of x times rows of the gate's weight."""
     for start in range(0, WIDTH, BLOCK):
         k = start + tl.arange(0, BLOCK)
@@ -48,12 +49,12 @@ def add_products(
         x = tl.load(x_ptr + row[:, None] * WIDTH + k[None, :], mask=x_inside, other=0.0)
         at = weight_ptr + unit[None, :] * WIDTH + k[:, None]
         inside = (k < WIDTH)[:, None] & (unit < WIDTH)[None, :]
-        a = tl.dot(x, tl.load(at, mask=inside, other=0.0), a, input_precision="ieee")
+        a = tl.dot(x, tl.load(at, mask=inside, other=0.0), a, input_precision=INPUT_PRECISION)
         if GATES > 1:
-            b = tl.dot(x, tl.load(at + WIDTH * WIDTH, mask=inside, other=0.0), b, input_precision="ieee")
-            c = tl.dot(x, tl.load(at + 2 * WIDTH * WIDTH, mask=inside, other=0.0), c, input_precision="ieee")
+            b = tl.dot(x, tl.load(at + WIDTH * WIDTH, mask=inside, other=0.0), b, input_precision=INPUT_PRECISION)
+            c = tl.dot(x, tl.load(at + 2 * WIDTH * WIDTH, mask=inside, other=0.0), c, input_precision=INPUT_PRECISION)
         if GATES > 3:
-            d = tl.dot(x, tl.load(at + 3 * WIDTH * WIDTH, mask=inside, other=0.0), d, input_precision="ieee")
+            d = tl.dot(x, tl.load(at + 3 * WIDTH * WIDTH, mask=inside, other=0.0), d, input_precision=INPUT_PRECISION)
     return a, b, c, d
 
 
@@ -75,6 +76,7 @@ def recurrent_kernel(
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
     WIDTH_BLOCK: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
 ):
     """A step of each layer: the n-th above the lowest is n steps behind."""
     layer, layers = tl.program_id(2), tl.num_programs(2)
@@ -93,12 +95,18 @@ def recurrent_kernel(
         else:
             below_ptr += (layer - lowest) * GATES * WIDTH * WIDTH
             a, x_ptr = tl.zeros([ROWS, UNITS], tl.float32), next_ptr - size
-            a, b, c, d = add_products(a, a, a, a, x_ptr, below_ptr, row, unit, rows, GATES, WIDTH, WIDTH_BLOCK)
+            a, b, c, d = add_products(
+                a, a, a, a, x_ptr, below_ptr, row, unit, rows, GATES, WIDTH, WIDTH_BLOCK, INPUT_PRECISION
+            )
         own_ptr += layer * GATES * WIDTH * WIDTH
         if KIND == "gru":
-            a, b, d, c = add_products(a, b, d, c, state_ptr, own_ptr, row, unit, rows, GATES, WIDTH, WIDTH_BLOCK)
+            a, b, d, c = add_products(
+                a, b, d, c, state_ptr, own_ptr, row, unit, rows, GATES, WIDTH, WIDTH_BLOCK, INPUT_PRECISION
+            )
         else:
-            a, b, c, d = add_products(a, b, c, d, state_ptr, own_ptr, row, unit, rows, GATES, WIDTH, WIDTH_BLOCK)
+            a, b, c, d = add_products(
+                a, b, c, d, state_ptr, own_ptr, row, unit, rows, GATES, WIDTH, WIDTH_BLOCK, INPUT_PRECISION
+            )
         SUMS: tl.constexpr = 4 if GATES > 1 else 1
         bias_a, bias_b, bias_c, bias_d = tiles(bias_ptr + layer * SUMS * WIDTH, row, unit, 0, inside, SUMS, WIDTH)
         a, b, c, d = a + bias_a, b + bias_b, c + bias_c, d + bias_d
@@ -117,7 +125,7 @@ def recurrent_kernel(
         tl.store(next_ptr + row[:, None] * WIDTH + unit[None, :], state, mask=inside)
 
 
-def recurrent(kind, gates, hidden, cell, below, own, bias):
+def recurrent(kind, gates, hidden, cell, below, own, bias, precision="ieee"):
     """The states before the first step and after each, of every layer, and an LSTM's last cells."""
     steps, lowest, rows, _ = gates.shape
     layers, _, width = hidden.shape
@@ -127,7 +135,7 @@ def recurrent(kind, gates, hidden, cell, below, own, bias):
     row_block = min(max(triton.next_power_of_2(rows), 16), 64)
     grid = (triton.cdiv(width, UNITS), triton.cdiv(rows, row_block), layers)
     sizes = {"KIND": kind, "GATES": own.shape[1] // width, "WIDTH": width, "ROWS": row_block}
-    sizes |= {"UNITS": UNITS, "WIDTH_BLOCK": WIDTH_BLOCK, "num_warps": STEP_WARPS}
+    sizes |= {"UNITS": UNITS, "WIDTH_BLOCK": WIDTH_BLOCK, "INPUT_PRECISION": precision, "num_warps": STEP_WARPS}
     for launch in range(steps + layers - lowest):
         recurrent_kernel[grid](gates, states, cells, below, own, bias, launch, steps, lowest, rows, **sizes)
     return states, cells

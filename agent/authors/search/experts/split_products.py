@@ -1,4 +1,4 @@
-# says: float32 products as three of float16, rows scaled by powers of two; convolutions of few channels directly
+# says: float32 products as three of float16
 # takes: torch.mm, addmm, bmm, baddbmm, convolution, of float32
 # search: BLOCK_M = 128 256
 # search: BLOCK_N = 128 256
@@ -16,8 +16,8 @@ in [2^14, 2^15), and split: v = high + low, both float16. That keeps 23 of the 2
 what is above 2^-39 of the row's largest. high x low, low x high and high x high are summed in float32; low x low, below
 2^-22 of a product, is left out. Tensor cores truncate each sum: of 4,096 positive products the result was 2.3e-5 too
 small on an H200. So sums move to a second accumulator after every CHUNK steps, and products with low come first: the
-error is 1.1e-6 of the result then, cuBLAS's in float32 0.8e-6, and the product takes 655 us instead of 606. A row that holds an
-infinity or a NaN may be NaN where float32 has an infinity.
+error is 1.1e-6 of the result then, cuBLAS's in float32 0.8e-6, and the product takes 655 us instead of 606. What an infinity
+takes part in is NaN, where float32 may have an infinity.
 
 4096 cubed takes 725 us with the pairs made from both operands (cuBLAS 2,705). A convolution is a sum of products over the
 places of its window: x lies padded and channels last, so that a place is the same matrix some rows further on, which TMA
@@ -69,12 +69,14 @@ def pair(v):
 
 @triton.jit
 def largest_kernel(x_ptr, most_ptr, rows, cols, row_stride, col_stride, BR: tl.constexpr, BC: tl.constexpr):
-    """The bits of the largest magnitude of each row, by atomics."""
+    """The bits of the largest magnitude of each row that is finite, by atomics: an infinity would scale the rest of its
+    sample to zero."""
     i = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     j = tl.program_id(1).to(tl.int64) * BC + tl.arange(0, BC)
     inside = (i < rows)[:, None] & (j < cols)[None, :]
     x = tl.load(x_ptr + i[:, None] * row_stride + j[None, :] * col_stride, mask=inside, other=0.0)
     bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    bits = tl.where(bits < 0x7F800000, bits, 0)
     tl.atomic_max(most_ptr + i, tl.max(bits, 1), mask=i < rows)
 
 
@@ -243,17 +245,12 @@ def kept(b, keep):
 
 def split_mm(a, b, out=None, added=None, keep=None):
     """a (m, k) @ b (k, n) + added."""
-    (m, k), n = a.shape, b.shape[1]
-    y = torch.empty((m, n), dtype=a.dtype, device=a.device) if out is None else out
-    if min(m, n, k) < 16:
-        return torch.mm(a, b, out=y) if added is None else torch.addmm(added, a, b, out=y)
+    y = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device) if out is None else out
     product(pairs(a), kept(b.t(), keep), y.unsqueeze(0), added)
     return y
 
 
-def split_addmm(added, a, b, alpha=1, beta=1, out=None, keep=None):
-    if alpha != 1 or beta != 1:
-        return torch.addmm(added, a, b, alpha=alpha, beta=beta, out=out)
+def split_addmm(added, a, b, out=None, keep=None):
     return split_mm(a, b, out, added, keep)
 
 
@@ -266,15 +263,11 @@ def rows_of(x):
 def split_bmm(a, b, out=None, added=None):
     """a (batches, m, k) @ b (batches, k, n) + added."""
     y = torch.empty((*a.shape[:2], b.shape[2]), dtype=a.dtype, device=a.device) if out is None else out
-    if min(a.shape[1:] + b.shape[2:]) < 16:
-        return torch.bmm(a, b, out=y) if added is None else torch.baddbmm(added, a, b, out=y)
     product(pairs(rows_of(a)), pairs(rows_of(b.transpose(1, 2))), y, added)
     return y
 
 
-def split_baddbmm(added, a, b, alpha=1, beta=1, out=None):
-    if alpha != 1 or beta != 1:
-        return torch.baddbmm(added, a, b, alpha=alpha, beta=beta, out=out)
+def split_baddbmm(added, a, b, out=None):
     return split_bmm(a, b, out, added)
 
 
@@ -569,15 +562,10 @@ def direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, 
     return y
 
 
-def is_direct(c, each, taps, spaced):
-    """Whether a convolution is too little for tensor cores; `spaced`: transposed with a stride."""
-    return c == 1 or (c <= 16 and c * taps <= 81) or (each <= 8 and not spaced)
-
-
-def split_convolution(x, weight, stride, padding, dilation, transposed, output_padding, groups, bias=None):
-    """What torch.convolution gives, x and weight being float32."""
-    if groups == x.shape[1] and not transposed and max(stride) > 1:  # directly 5 x 5 takes 2,857 us, cuDNN 1,431
-        return torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+def split_convolution(
+    x, weight, stride, padding, dilation, transposed, output_padding, groups, bias=None, directly=False
+):
+    """What torch.convolution gives, x and weight being float32; `directly`: not as products."""
     dims, n, window, size = x.dim() - 2, x.shape[0], three(weight.shape[2:], 1), three(x.shape[2:], 1)
     c, each = x.shape[1] // groups, (weight.shape[1] if transposed else weight.shape[0] // groups)
     last = torch.channels_last if dims == 2 else torch.channels_last_3d
@@ -593,9 +581,9 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
         (n, groups * each, *out[3 - dims :]), dtype=x.dtype, device=x.device,
         memory_format=last if is_last else torch.contiguous_format,
     )  # fmt: skip
-    spaced = transposed and max(s) > 1  # a transposed one of stride 1 is an ordinary one with the window turned round
-    if is_direct(c, each, window[0] * window[1] * window[2], spaced):
+    if directly:
         return direct_convolution(x, weight, bias, y, c, each, window, size, out, s, p, d, transposed, groups)
+    spaced = transposed and max(s) > 1  # a transposed one of stride 1 is an ordinary one with the window turned round
     merged = not spaced and d[2] == 1
     if spaced:
         first, off, step = [q // t for q, t in zip(p, s)], [r // t for r, t in zip(reach, s)], (1, 1, 1)
@@ -608,12 +596,17 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
     run = cp * (window[2] if merged else 1)  # numbers that lie together in a row of the window
     x_pairs, most = spread(x, c, groups, size, room, step, pad, merged, run)
     bn = min(128, max(16, triton.next_power_of_2(each)))
-    both, short = bn <= 32, bn == 64 and spaced  # a phase of a transposed one has few places of the window
+    both = bn <= 32
     f_pairs, back = filters(weight, c, each, groups, window, transposed, transposed and not spaced, merged, both * bn)
     rows = n * room[0] * room[1] * room[2]
     planes = step[0] * step[1] * (1 if merged else step[2])
     bk = 64 if run % 64 == 0 or run > 128 else 32 if run > 16 else 16
-    bm = CONV_M if (bn, bk) == (128, 64) else 128 if short else 256
+    bm, warps, stages = {  # by outputs of a place: a phase of a transposed one has few places of the window
+        (32, False): (256, 8, CONV_STAGES),
+        (32, True): (256, 8, 3),
+        (64, False): (256, 8, 3),
+        (64, True): (128, 4, CONV_STAGES),
+    }.get((max(32, bn), spaced), (CONV_M if bk == 64 else 256, CONV_WARPS, CONV_STAGES))
     between = [next(w for w in range(1, t + 1) if w * e % t == 0) for t, e in zip(s, d)]  # places for the same outputs
     phases = s[0] * s[1] * s[2] if spaced else 1
     conv_kernel[(triton.cdiv(each, bn) * phases * triton.cdiv(rows, bm), groups)](
@@ -623,7 +616,6 @@ def split_convolution(x, weight, stride, padding, dilation, transposed, output_p
         KD=window[0], KH=window[1], KW=1 if merged else window[2], SD=s[0], SH=s[1], SW=1 if merged else s[2],
         DD=d[0], DH=d[1], DW=d[2], WD=between[0], WH=between[1], WW=between[2],
         GROUPS=groups, RUN=run, TRANSPOSED=spaced, BIAS=bias is not None, CHUNK=CHUNK * BLOCK_K // bk,
-        BOTH=both, BM=bm, BN=bn, BK=bk, num_warps=CONV_WARPS if bn == 128 else 4 if short else 8,
-        num_stages=3 if bn < 128 and (bn == 64) != spaced else CONV_STAGES,
+        BOTH=both, BM=bm, BN=bn, BK=bk, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return y

@@ -1,6 +1,7 @@
 """Rewrites of formulas: the rewritten graph's numbers in float64, and kernels that come of it."""
 
 import contextlib
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -203,10 +204,10 @@ def get_init_inputs(): return []
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.linear = nn.Linear(32, 48)
+        self.linear = nn.Linear(32, 80)
         self.pool = nn.AvgPool1d(4)
     def forward(self, x): return F.gelu(self.pool(self.linear(x).unsqueeze(1)).squeeze(1)).amax(1)
-def get_inputs(): return [torch.randn(6, 32)]
+def get_inputs(): return [torch.randn(24, 32)]
 def get_init_inputs(): return []
 """,
 }
@@ -225,6 +226,16 @@ def test_kernels_of_rewritten_formulas_compile_and_are_right_in_every_case() -> 
         ("sum_of_linear", "other"),
         ("mean_of_conv_transpose", "main"),
         ("pooled_linear", "main"),
+    }
+    # products that the rewritten formula still has; a sum over all outputs has one of a single column
+    left = {name: job["candidates"].get("split_algebraic", "") for name, job in proposed.items()}
+    called = {name: re.findall(r"split_\w+", text.partition("class ModelNew")[2]) for name, text in left.items()}
+    wanted = {"sum_of_linear": [], "mean_of_conv_transpose": ["split_convolution"], "pooled_linear": ["split_mm"]}
+    assert called == wanted
+    assert left["pooled_linear"].startswith('"""algebraic: ')
+    assert {task for task, sketch, *_ in found if sketch == "split_algebraic"} == {
+        "mean_of_conv_transpose",
+        "pooled_linear",
     }
 
 

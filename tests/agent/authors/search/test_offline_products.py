@@ -1,7 +1,7 @@
 """Products of float32 as three of float16: our functions take the places of library calls, and are right."""
 
 import contextlib
-import itertools
+import re
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
@@ -11,7 +11,6 @@ import torch
 
 from kerneltune.agent.authors.search import experts
 from kerneltune.agent.authors.search.author import OfflineAuthor, through
-from kerneltune.agent.authors.search.clean import is_direct
 from kerneltune.agent.commands.session import Lowering
 from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.sandbox.workers import started_base
@@ -51,12 +50,60 @@ LAYERS = {
     "grouped_3d": ("Conv3d(16, 24, (3, 2, 3), stride=(2, 1, 2), padding=1, groups=2)", "1, 16, 5, 6, 7"),
     "transposed": ("ConvTranspose2d(16, 20, (3, 5), padding=(1, 2))", "2, 16, 5, 6"),
     "spaced": ("ConvTranspose2d(16, 20, 3, stride=2, padding=1, output_padding=1)", "2, 16, 5, 6"),
-    "depthwise": ("Conv2d(6, 12, 3, stride=2, padding=1, groups=6)", "2, 6, 9, 37"),
+    "depthwise": ("Conv2d(6, 12, 3, padding=1, groups=6)", "2, 6, 9, 37"),
     "single": ("Conv3d(6, 6, (3, 1, 3), padding=(1, 0, 2), dilation=(1, 1, 2), groups=6)", "1, 6, 4, 5, 7"),
     "columns": ("Conv3d(3, 6, (2, 3, 1), padding=(0, 1, 0), dilation=(1, 2, 1))", "2, 3, 4, 7, 5"),
     "few": ("ConvTranspose3d(3, 20, 3, stride=(2, 1, 2), padding=1, output_padding=(1, 0, 1))", "2, 3, 4, 5, 6"),
     "few_grouped": ("ConvTranspose2d(16, 12, 3, padding=1, groups=4)", "2, 16, 5, 6"),
     "unreached": ("ConvTranspose1d(16, 20, 3, stride=2, padding=1, dilation=2)", "2, 16, 9"),
+}
+MADE = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(20, 3, 3, 3))
+    def forward(self, x): return F.conv2d(x, self.weight * 2)
+def get_inputs(): return [torch.randn(2, 3, 9, 13)]
+def get_init_inputs(): return []
+"""
+SPOILT = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(16, 20, 3)
+    def forward(self, x): return torch.nan_to_num(self.conv(x), 0.0, 0.0, 0.0)
+def get_inputs():
+    x = torch.randn(2, 16, 9, 13)
+    x[0, 3, 4, 5], x[1, 2, 7, 7] = float("inf"), float("nan")
+    return [x]
+def get_init_inputs(): return []
+"""
+MOBILE = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.depthwise = nn.Conv2d(20, 20, 3, stride=2, padding=1, groups=20)
+        self.pointwise = nn.Conv2d(20, 24, 1)
+        self.linear, self.last = nn.Linear(24, 16), nn.Linear(16, 3)
+    def forward(self, x):
+        x = self.pointwise(self.depthwise(x))
+        return self.last(F.relu(self.linear(x.transpose(1, 3).reshape(-1, 24))))
+def get_inputs(): return [torch.randn(2, 20, 9, 13)]
+def get_init_inputs(): return []
+"""
+STEPS = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.LSTM(16, 20, 2)
+    def forward(self, x): return self.layers(x)[0]
+def get_inputs(): return [torch.randn(3, 16, 16)]
+def get_init_inputs(): return []
+"""
+LEFT = {  # to libraries, which are faster
+    "depthwise_strided": CONVOLUTION.format(layer="Conv2d(6, 12, 3, stride=2, groups=6)", x="2, 6, 9, 37"),
+    "narrow": PRODUCT.format(name="matmul", a="40, 70", b="70, 12"),
+    "few_rows": PRODUCT.format(name="bmm", a="3, 8, 70", b="3, 70, 33"),
 }
 TASKS = {
     "linear_relu": LINEAR,
@@ -64,17 +111,21 @@ TASKS = {
     "long_matmul": PRODUCT.format(name="matmul", a="32, 2400", b="2400, 32"),
     "batched": PRODUCT.format(name="bmm", a="3, 20, 70", b="3, 70, 33"),
     **{name: CONVOLUTION.format(layer=layer, x=x) for name, (layer, x) in LAYERS.items()},
+    "made": MADE,
+    "spoilt": SPOILT,  # what an infinity or a NaN does not reach is as ever
 }
 
 
 @cache
 def proposed() -> dict[str, Json]:
-    found: dict[str, Json] = run("propose", {name: HEAD + text for name, text in TASKS.items()})
+    tasks = TASKS | LEFT | {"mobile": MOBILE, "steps": STEPS}
+    found: dict[str, Json] = run("propose", {name: HEAD + text for name, text in tasks.items()})
     return found
 
 
 def test_library_products_of_float32_give_way_to_three_products_of_float16_that_are_right() -> None:
-    for name, job in proposed().items():
+    for name in TASKS:
+        job = proposed()[name]
         assert job["problems"] == []  # nothing is amiss where TorchInductor has only the library call
         source = job["candidates"]["split_products"]
         assert not any(
@@ -82,22 +133,37 @@ def test_library_products_of_float32_give_way_to_three_products_of_float16_that_
         ), name
     found = checked(proposed())
     assert [row for row in found if row[3]] == []
-    assert {task for task, sketch, _, _ in found if sketch == "split_products"} == set(TASKS)
+    assert {task for task, sketch, _, _ in found if sketch == "split_products"} == {*TASKS, "mobile", "steps"}
 
 
-DIRECT = {"depthwise", "single", "columns", "few", "few_grouped", "unreached"}
+def test_what_a_library_does_better_stays_with_it_and_nothing_is_proposed_where_all_of_it_does() -> None:
+    forward = proposed()["mobile"]["candidates"]["split_products"].partition("def forward_case_0(")[2]
+    called = re.findall(r"(?:torch|split)[._](?:convolution|addmm|mm)", forward)
+    assert called == ["torch.convolution", "split_convolution", "split_mm", "torch.addmm"]
+    for name in LEFT:
+        assert "split_products" not in proposed()[name]["candidates"], name
+        assert not any("split_products" in problem for problem in proposed()[name]["problems"]), name
+
+
+def test_products_of_recurrent_steps_are_three_of_tf32_beside_those_of_float16_and_plain_elsewhere() -> None:
+    called = {
+        sketch: re.findall(r"recurrent\(.*?\)\n", source.partition("class ModelNew")[2], re.DOTALL)
+        for sketch, source in proposed()["steps"]["candidates"].items()
+    }
+    assert {sketch: ["precision='tf32x3'" in call for call in calls] for sketch, calls in called.items()} == {
+        "split_products": [True],
+        "inductor": [False],
+    }
+
+
+DIRECT = {"depthwise", "single", "columns", "few", "few_grouped", "unreached", "made"}
 
 
 def test_only_parameters_that_a_convolution_is_launched_by_are_searched() -> None:
-    for name in LAYERS:
+    for name in (*LAYERS, "made"):
         space = proposed()[name]["spaces"]["split_products"]
-        uses = {key.partition("_")[0] for key in space if not key.startswith("CONVOLUTION_")}
+        uses = {key.partition("_")[0] for key in space} & {"BLOCK", "NUM", "CONV", "DIRECT"}
         assert uses == ({"DIRECT"} if name in DIRECT else {"CONV"}), name
-    scope: dict[str, Callable[..., bool]] = {}
-    source = (files(experts) / "split_products.py").read_text()
-    exec("def is_direct(" + source.partition("\ndef is_direct(")[2].partition("\ndef ")[0], scope)
-    sizes = list(itertools.product((1, 2, 3, 8, 9, 27), (1, 8, 9, 32), (1, 3, 9, 27, 81), (False, True)))
-    assert [is_direct(*each) for each in sizes] == [scope["is_direct"](*each) for each in sizes]
 
 
 def test_what_is_made_of_a_weight_is_kept_and_the_whole_is_left_out_on_demand_and_for_other_precisions(

@@ -3,8 +3,10 @@
 import pytest
 
 from kerneltune.tools.backends.cuda.memory import PAGE_BYTES
-from kerneltune.tools.backends.cuda.runner import group_times, index_storages, piece_for
+from kerneltune.tools.backends.cuda.runner import group_times, index_storages, piece_for, scratch_sizes
 from kerneltune.tools.backends.runner_messages import MOST_LAUNCHES, Resident, TimedBlock, Times, fits, launch_groups
+from kerneltune.tools.replay.replay import OutputLayout, ReplayError
+from kerneltune.tools.schema.codec import encode
 from kerneltune.tools.schema.plan import Aten, Kernel, Launch, Plan, Storage, TensorArg, TensorRef
 
 FILL = Aten("aten::zero_", (), {}, ())
@@ -57,6 +59,25 @@ def test_tensors_share_what_the_l2_holds_and_indices_stay_whole() -> None:
     assert piece_for(plan_, 10 * PAGE_BYTES) == 3 * PAGE_BYTES
     assert piece_for(plan_, 5 * PAGE_BYTES) == 0
     assert piece_for(reading((100, "int32")), 10 * PAGE_BYTES) == 0
+
+
+def test_slots_of_different_contents_share_scratch_where_one_each_would_not_fit() -> None:
+    gib = 1 << 30
+    storages = (Storage(0, 17 * gib, "scratch"), Storage(1, gib, "scratch"), Storage(2, gib, "prepared"))
+    whole = [TensorRef(number, "uint8", (8,), (1,), 0) for number in range(3)]
+    packed = Aten("aten::copy_", ({"$tensor": encode(whole[2])}, {"$tensor": encode(whole[1])}), {}, (whole[2],))
+    plan_ = Plan("main", "", "sm_90", storages, (), (packed,), (), None)
+    layout = OutputLayout({1: 0}, (), gib)  # storage 1 is where the judge has room for the output
+
+    def sharing(slots: int, contents: int, most_gib: int) -> int:
+        once, each, found = scratch_sizes(plan_, layout, slots, contents, most_gib * gib)
+        assert (once // gib, each) == (2, 17 * gib)  # one forward's scratch, and what the constructor works with
+        return found
+
+    assert [sharing(6, 8, most) for most in (105, 104, 54, 37, 20)] == [1, 2, 2, 3, 6]
+    assert sharing(6, 2, 54) == 2
+    with pytest.raises(ReplayError, match=r"17408 for each forward, of which 3 have to be there at once; it may have"):
+        sharing(6, 2, 37)
 
 
 def test_a_runner_may_leave_out_the_probe_but_no_block() -> None:
