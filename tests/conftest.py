@@ -13,8 +13,8 @@ from tests.agent import warm
 # The files that take most processor time, the longest first. They begin first (`make test` keeps the order), so that no
 # process works at one of them when the others have nothing left.
 LONG = """
-docs/test_documents.py corpus/test_attacks.py agent/test_serve.py agent/test_mcp.py
-agent/test_model_runs.py test_table.py agent/test_suite.py
+docs/test_documents.py agent/test_serve.py corpus/test_attacks.py tools/test_update.py agent/test_suite.py
+agent/test_model_runs.py agent/test_package.py agent/test_mcp.py test_table.py
 corpus/test_honest.py tools/tasks/test_builtin_tasks.py tools/judge/test_admission.py agent/test_api.py
 agent/test_cli.py agent/view/test_view_tmux.py tools/test_bench.py
 agent/authors/search/test_offline_experts.py agent/test_commands.py
