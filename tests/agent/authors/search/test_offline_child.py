@@ -92,7 +92,7 @@ class Model(nn.Module):
         for layer in self.layers:
             x = torch.softmax(layer(x), 1)
         return x
-def get_inputs(): return [torch.rand(7, 20)]
+def get_inputs(): return [torch.rand(24, 20)]
 def get_init_inputs(): return []
 """
 
