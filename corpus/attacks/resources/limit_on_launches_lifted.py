@@ -10,7 +10,7 @@ from kerneltune.tools.trace import recorder as kernels
 SPECIMEN = {"id": "R41", "task": "softmax", "expect": ["rejected", "timed_out"], "naive": "not applicable"}
 
 
-kernels.MAX_LAUNCHES = 1 << 60
+kernels.MOST_STEPS = 1 << 60
 
 
 @triton.jit
