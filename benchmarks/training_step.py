@@ -43,23 +43,23 @@ def step_us(name: str, mode: str | None) -> float:
     taken = [x.requires_grad_() for x in inputs if isinstance(x, torch.Tensor) and x.is_floating_point()]
     taken += model.parameters()
     run = torch.compile(model, mode=mode) if mode else model
-    answered = run(*inputs)
-    outputs = [y for y in (answered if isinstance(answered, tuple) else (answered,)) if y.requires_grad]
-    gradients = [torch.randn_like(y) for y in outputs]
+
+    def outputs() -> list[torch.Tensor]:
+        found = run(*inputs)
+        return [y for y in (found if isinstance(found, tuple) else (found,)) if y.requires_grad]
+
+    gradients = [torch.randn_like(y) for y in outputs()]
 
     def step() -> None:
-        found = run(*inputs)
-        outputs = [y for y in (found if isinstance(found, tuple) else (found,)) if y.requires_grad]
-        torch.autograd.grad(outputs, taken, gradients)
+        torch.autograd.grad(outputs(), taken, gradients)
 
     return 1000 * float(do_bench(step, warmup=100, rep=300, return_mode="median"))
 
 
-def row(name: str, both: Sequence[kerneltune.Result], *, has_gpu: bool) -> tuple[str, float | None]:
+def row(name: str, both: Sequence[kerneltune.Result]) -> tuple[str, float | None]:
     """A line of the table, and how many times as fast ours is; None where it was not timed."""
-    times = [ours_us(result) for result in both]
-    forward, backward = times
-    if not has_gpu or forward is None or backward is None:
+    forward, backward = map(ours_us, both)
+    if forward is None or backward is None:
         return f"| {name} | {' | '.join(r.verdict.status if r.verdict else 'none' for r in both)} | | | | | |", None
     steps = []
     for mode in MODES.values():
@@ -78,7 +78,6 @@ def main() -> int:
     parser.add_argument("--attempts", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=40.0)
     given = parser.parse_args()
-    has_gpu = Path("/dev/nvidiactl").exists()
     print(f"| task | forward | backward | both | {' | '.join(MODES)} | speed-up |")
     print("| --- |" + " ---: |" * (4 + len(MODES)))
     gains, complete = [], True
@@ -90,7 +89,7 @@ def main() -> int:
             )
             for backward in (False, True)
         ]  # fmt: skip
-        line, gain = row(name, both, has_gpu=has_gpu)
+        line, gain = row(name, both)
         print(line, flush=True)
         gains += [gain] if gain else []
         complete = complete and all(result.best for result in both)

@@ -495,13 +495,10 @@ def gradients_model(source: str) -> GradientsModel | None:
 
 
 class _Within(ast.NodeTransformer):
-    """`self.weight` -> `self.NAME.weight`."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
+    """`self.weight` -> `self.forward_model.weight`."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Attribute(node, self._name, ast.Load()) if node.id == "self" else node
+        return ast.Attribute(node, FORWARD, ast.Load()) if node.id == "self" else node
 
 
 # ---
@@ -575,7 +572,7 @@ class TaskFormula:
         if found is None:
             return None
         value, arguments = found
-        value = _Within(FORWARD).visit(value)
+        value = _Within().visit(value)
         given = model.arguments[len(arguments) :]
         names = ["gradient"] if len(given) == 1 else [f"gradient_{place}" for place in range(len(given))]
         wanted = (*model.primals, *(f"self.{name}" for name in cases[0].state))

@@ -291,29 +291,37 @@ class WholeExpectation:
         yield None, self.expected
 
 
-class AnswersInputs(Protocol):
-    """Gives the answer to drawn inputs (`tools.judge.correctness.problem.Problem`)."""
-
-    def restore(self, drawn: Any) -> None: ...
+class ExpectsAnswer(Protocol):
+    """Gives the expected answer for inputs (`tools.judge.correctness.problem.Problem`)."""
 
     def expectation(self, inputs: tuple[Any, ...], *, least_samples: int = 0) -> ExpectedOutputs: ...
+
+
+class AnswersInputs(ExpectsAnswer, Protocol):
+    """Gives the answer to drawn inputs, too."""
+
+    def restore(self, drawn: Any) -> None: ...
 
 
 def judge(problem: AnswersInputs, drawn: Drawn, actual: Tree, *, case: str, battery: str) -> CaseResult:
     """Compare what a candidate made of drawn inputs with the answer for them."""
     problem.restore(drawn)
-    result = compare_in_parts(problem.expectation(drawn.inputs), actual, case=case, battery=battery)
-    if is_near_miss(result):
-        closer = problem.expectation(drawn.inputs, least_samples=MOST_SAMPLES)
-        return compare_in_parts(closer, actual, case=case, battery=battery)
-    return result
+    expected = problem.expectation(drawn.inputs)
+    return compare_closely(problem, drawn, expected, actual, case=case, battery=battery)[0]
 
 
-def is_near_miss(result: CaseResult) -> bool:
-    """Whether the noise is to be estimated from more samples before anybody is accused. Of a sum that a kernel rounds
-    to bfloat16 in one place and not in another, as TorchInductor's loops over long rows do, 6 samples put the noise of
-    3 in 1,326,080 elements too low by a factor of 5: they were refused by 1.11 times the tolerance."""
-    return not result.ok and result.error_ratio < NEAR_MISS
+def compare_closely(
+    problem: ExpectsAnswer, drawn: Drawn, expected: ExpectedOutputs, actual: Tree, *, case: str, battery: str
+) -> tuple[CaseResult, ExpectedOutputs]:
+    """The comparison with the answer to drawn inputs, and that answer. Before anybody is accused of missing it by
+    little, its noise is estimated from more samples. Of a sum that a kernel rounds to bfloat16 in one place and not in
+    another, as TorchInductor's loops over long rows do, 6 samples put the noise of 3 in 1,326,080 elements too low by a
+    factor of 5: they were refused by 1.11 times the tolerance."""
+    result = compare_in_parts(expected, actual, case=case, battery=battery)
+    if result.ok or not result.error_ratio < NEAR_MISS:  # NaN is no near miss
+        return result, expected
+    closer = problem.expectation(drawn.inputs, least_samples=MOST_SAMPLES)
+    return compare_in_parts(closer, actual, case=case, battery=battery), closer
 
 
 def rows_of(tree: Tree, rows: slice | None) -> Tree:

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -571,8 +571,7 @@ class LoadedCase(ReferenceModel):
     ) -> ExpectedOutputs:
         """The same for a case of any size: of a large one whose rows do not depend on each other, in parts. At least
         `least_samples` where there is any noise to estimate."""
-        native, sizes = self._native_and_sizes(inputs, most_samples)
-        sizes = replace(sizes, samples=sizes.samples and max(sizes.samples, least_samples))
+        native, sizes = self._native_and_sizes(inputs, most_samples, least_samples)
         parts = self._row_parts(inputs, native)
         if parts is None:
             return WholeExpectation(self._expected(inputs, native, sizes))
@@ -582,7 +581,9 @@ class LoadedCase(ReferenceModel):
 
         return ExpectationInParts(native, parts, expect)
 
-    def _native_and_sizes(self, inputs: tuple[Any, ...], most_samples: int) -> tuple[Tree, "_Sizes"]:
+    def _native_and_sizes(
+        self, inputs: tuple[Any, ...], most_samples: int, least_samples: int = 0
+    ) -> tuple[Tree, "_Sizes"]:
         """The reference's own answer to all rows, and what of the tolerance follows from sizes alone."""
         with Lengths() as lengths:
             native = self.native(inputs)
@@ -591,7 +592,7 @@ class LoadedCase(ReferenceModel):
             longest or lengths.longest(operands, native),
             0 if longest else lengths.read(operands),
             has_float8_matrices(operands),
-            min(samples_for(native, self.precision), most_samples),
+            min(max(samples_for(native, self.precision), least_samples), most_samples),
         )
 
     def _expected(self, inputs: tuple[Any, ...], native: Tree, sizes: "_Sizes") -> Expected:

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 import torch
 
@@ -19,11 +18,11 @@ from kerneltune.tools.backends.base import MAX_PLAN_SHARE, Backend, CompiledImag
 from kerneltune.tools.backends.runner_messages import Drop, Load, RunOnce
 from kerneltune.tools.judge.correctness.comparison import (
     ExpectedOutputs,
+    ExpectsAnswer,
     WholeExpectation,
+    compare_closely,
     compare_in_parts,
-    is_near_miss,
 )
-from kerneltune.tools.judge.correctness.gates import MOST_SAMPLES
 from kerneltune.tools.judge.correctness.inputs import case_seed
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.reference_model import Drawn, empty_cache, free_cached
@@ -77,12 +76,6 @@ def may_vary(plan: Plan) -> bool:
 
 def _is_atomic(kernel: Kernel) -> bool:
     return bool(_ATOMIC.search(without_locations(kernel.text)))
-
-
-class ExpectsAnswer(Protocol):
-    """Gives the expected answer for inputs (`tools.judge.correctness.problem.Problem`)."""
-
-    def expectation(self, inputs: tuple[Any, ...], *, least_samples: int = 0) -> ExpectedOutputs: ...
 
 
 class PlanChecker:
@@ -190,10 +183,7 @@ class PlanChecker:
         """Compare; a failure is explained with what the outputs held before."""
         case, battery, outputs = self._plan.case, drawn.battery, memory.outputs()
         with self._holding_outputs():
-            result = compare_in_parts(expected, outputs, case=case, battery=battery)
-            if is_near_miss(result):
-                expected = problem.expectation(drawn.inputs, least_samples=MOST_SAMPLES)
-                result = compare_in_parts(expected, outputs, case=case, battery=battery)
+            result, expected = compare_closely(problem, drawn, expected, outputs, case=case, battery=battery)
         if result.ok:
             return result
         held = memory.kept()
