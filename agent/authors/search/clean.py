@@ -1024,12 +1024,14 @@ def _use_of(product: str, call: ast.Call, shapes: Mapping[str, tuple[int, ...]])
 
 def _convolution_use(weight: tuple[int, ...], transposed: bool, groups: int, stride: tuple[int, ...]) -> str | None:
     """By what is measured (`experts/split_products.py`): depthwise ones with a stride are cuDNN's (5 x 5 takes 1,431
-    us, directly 2,857), and what is too little for tensor cores is summed directly."""
+    us, directly 2,857), and what is too little for tensor cores is summed directly (3 channels to 16, 4 x 4 x 4: 4,079
+    us, by tensor cores 8,310)."""
     c, each = (weight[0] // groups, weight[1]) if transposed else (weight[1], weight[0] // groups)
     is_strided, taps = max(stride) > 1, math.prod(weight[2:])
     if c == 1 and is_strided and not transposed:
         return None
-    is_direct = c == 1 or (c <= 16 and c * taps <= 81) or (each <= 8 and not (transposed and is_strided))
+    is_little = (c <= 16 and c * taps <= 81) or (c < 8 and each <= 16)
+    is_direct = c == 1 or is_little or (each <= 8 and not (transposed and is_strided))
     return "DIRECT_" if is_direct else "CONV_"
 
 

@@ -460,6 +460,25 @@ def test_a_variance_in_one_pass_fails_on_a_common_offset(tmp_path: Path, passes:
     assert verdicts == {"own": True, "offset": passes == "two passes"}
 
 
+def test_a_kernel_may_flush_an_intermediate_that_a_large_input_multiplies(tmp_path: Path) -> None:
+    path = tmp_path / "gradient.py"
+    path.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, g, x):\n"
+        "        y = torch.softmax(x, -1)\n        return y * (g - (y * g).sum(-1, keepdim=True))\n"
+        "def get_inputs(): return [torch.randn(63, 129), torch.randn(63, 129)]\nPRECISION = 'float32'\n"
+    )
+    problem = Problem.load(read_task(path))
+    gradient, x = torch.randn(63, 129), torch.full((63, 129), -300.0)
+    x[:, 0], gradient[:, 0] = 0.0, 1000.0  # y is one there, and the answer elsewhere is a thousand times y
+    x[:, 1:9] = torch.linspace(-92, -80, 8)
+    expected = problem.expect((gradient, x))
+    for least, fits in ((2.0**-126, True), (2.0**-100, False)):  # tl.exp2's, and one that drops what float32 holds
+        y = torch.softmax(x, -1)
+        y = torch.where(y < least, 0.0, y)
+        got = y * gradient - y * (y * gradient).sum(-1, keepdim=True)
+        assert compare(expected, got).ok is fits
+
+
 def test_trees_of_numbers_integers_empty_and_zero_dimensional_outputs_are_compared_leaf_by_leaf() -> None:
     values = {"y": VALUES, "n": torch.tensor(3), "none": None, "pair": [torch.empty(0, 4), 2.5], "flag": True}
     expected = Expected(

@@ -227,6 +227,16 @@ def flushed(tensor: Tensor) -> Tensor:
     return torch.where(tensor.abs() < 2.0**-126, torch.zeros_like(tensor), tensor)
 
 
+def largest(values: Tree) -> float:
+    """The largest absolute value of all floating leaves whose values are finite, 1 at least; no copy of any is made."""
+    found = 1.0
+    for tensor in tensors(values):
+        if tensor.is_floating_point() and tensor.numel() and tensor.dtype.itemsize > 1:  # torch orders no float8
+            low, high = tensor.aminmax()
+            found = max(found, *(abs(x) for x in (float(low), float(high)) if math.isfinite(x)))
+    return found
+
+
 def differences(values: Tree, others: Tree) -> Tree:
     """|a - b| of each floating leaf, in the structure of `values`; other leaves stay."""
     pairs = zip(tensors(values), tensors(others), strict=True)

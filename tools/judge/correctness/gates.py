@@ -72,8 +72,9 @@ class Expected:
     indices. `read`: elements of the largest operand, where anything is added up: an output of few elements may be sums
     over all of them, beside others that are not. `float8_operands`: what is multiplied is stored in float8, so that
     declaring float8 rounds nothing and only the sums are less precise. `limitations`: what a comparison with it does
-    without. `kept`: the budgets by output and row, of an answer that many outputs are compared with (8 bytes an
-    element); None: they are worked out each time.
+    without. `largest_input`: of the finite floating inputs, 1 at least; an intermediate below 2^-126, which kernels
+    flush to zero, may be multiplied by it. `kept`: the budgets by output and row, of an answer that many outputs are
+    compared with (8 bytes an element); None: they are worked out each time.
     """
 
     values: Tree
@@ -91,6 +92,7 @@ class Expected:
     operand_noise: Tree | None = None
     float8_operands: bool = False
     limitations: tuple[Limitation, ...] = ()
+    largest_input: float = 1.0
     kept: "dict[str, KeptBudgets] | None" = field(default=None, compare=False, repr=False)
 
 
@@ -278,6 +280,8 @@ class _Terms:
             self._trusted = (self._trusted - half_step(self._value, dtype)).clamp_min(0.0)
         # half a step where numbers are densest
         tiny = 2.0**-24 if dtype == torch.float16 else torch.finfo(torch.float32 if eight else dtype).tiny
+        if dtype != torch.float64:  # tl.exp2 is ex2.approx.ftz: of a softmax's 4e-39, times a gradient of 1000, nothing
+            tiny += torch.finfo(torch.float32).tiny * expected.largest_input
         self._floor = torch.full_like(self._value[:, :1], tiny)
         length, noise = expected.reduction_length, extra.get("noise")
         # times `_storing`, what storing an output may change: nothing of a probe, whose answers are exact in its format

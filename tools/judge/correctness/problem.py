@@ -30,6 +30,7 @@ from kerneltune.tools.judge.correctness.float64 import (
     default_float64,
     differences,
     flushed,
+    largest,
     widened,
 )
 from kerneltune.tools.judge.correctness.gates import (
@@ -615,6 +616,7 @@ class LoadedCase(ReferenceModel):
             operand_noise=noise.operands,
             float8_operands=sizes.float8_operands,
             limitations=noise.limitations,
+            largest_input=largest(inputs),
         )
 
     def _slack(self, inputs: tuple[Any, ...], native: Tree, answer: Answer) -> Tree:
