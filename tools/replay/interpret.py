@@ -54,6 +54,12 @@ class InterpreterLauncher:
         device_code(kernel.language).interpret(kernel, grid, [_argument(i, a) for i, a in enumerate(args)], launch)
 
 
+class TooLarge(NotInterpreted):
+    """A plan wants more memory than this process may have."""
+
+    problem = UNCHECKABLE
+
+
 class NotSampled(NotInterpreted):
     """Some programs of a plan say nothing of what the others would, and why."""
 
@@ -229,7 +235,7 @@ def interpret(
 
 def _replayed(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[InterpretReply, list[Any]]:
     storages = {n: torch.frombuffer(bytearray(b), dtype=torch.uint8) for n, b in zip(request.names, blobs, strict=True)}
-    replay = Replay(request.plan, "cpu", InterpreterLauncher(), storages)
+    replay = Replay(request.plan, "cpu", InterpreterLauncher(), storages, allocate=_allocated)
     replay.prepare()
     leaves: list[np.ndarray[Any, Any]] = []
     outputs = gather_outputs(replay.run(), leaves)
@@ -260,6 +266,14 @@ def _sampled(request: InterpretRequest, fd: int) -> tuple[InterpretReply, list[A
     outputs = [leaf(ref) for ref in tensor_refs(request.plan.outputs)]
     ran, programs = launcher.ran, launcher.programs
     return InterpretReply(outputs=outputs, ran=ran, programs=programs, in_part=launcher.in_part), leaves
+
+
+def _allocated(nbytes: int) -> torch.Tensor:
+    """Memory of that size. Raises TooLarge where this process may not have as much."""
+    try:
+        return torch.empty(nbytes, dtype=torch.uint8)
+    except RuntimeError as error:  # torch has no exception of its own for this
+        raise TooLarge(f"a tensor of {nbytes:,} bytes does not fit into the memory there is") from error
 
 
 def _untouched(nbytes: int) -> torch.Tensor:

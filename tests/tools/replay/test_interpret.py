@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kerneltune.tools.replay.interpret import interpret, sample
-from kerneltune.tools.schema.messages import InterpretRequest
+from kerneltune.tools.schema.messages import UNCHECKABLE, InterpretRequest
 from kerneltune.tools.schema.verdict import Status
 from tests.tools.conftest import Trace, tensor
 
@@ -113,6 +113,14 @@ def test_a_second_call_gives_what_the_first_gave(trace: Trace, by: str, after: s
     answer, blobs = interpret(InterpretRequest(reply.plans[0], ("input:0",)), [torch.ones(16).numpy().tobytes()])
     assert answer.problem == problem
     assert problem or torch.frombuffer(bytearray(blobs[0].tobytes()), dtype=torch.float32).tolist() == [1.0] * 16
+
+
+def test_a_workspace_beyond_the_memory_is_no_fault_of_the_candidate(trace: Trace) -> None:
+    source = KEEPS.replace("torch.zeros(1,", "torch.empty(1 << 44,").format(by="", after="calls")
+    reply = trace(source, tensor(16))
+    assert reply.failure is None
+    answer, _ = interpret(InterpretRequest(reply.plans[0], ("input:0",)), [bytes(64)])
+    assert (answer.problem, "70,368,744,177,664 bytes" in answer.detail) == (UNCHECKABLE, True)
 
 
 def test_whatever_torch_says_of_an_operator_is_a_reply(trace: Trace) -> None:
