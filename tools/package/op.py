@@ -280,6 +280,8 @@ class _Place:
         self.entries = tuple(number for number in entries if not VERIFIED[number].backward)
         # with the names of what a kernel for gradients has them for: not of buffers
         self.backwards = {number: _parameters_of(number) for number in entries if VERIFIED[number].backward}
+        for number in entries:
+            _firsts(number)  # before something traces this place
         self.parameters, self.given = parameters, [name for name, value in parameters.items() if value is INPUT]
         # the tensors come first, and nothing else must be given
         self.is_plain = list(parameters)[: len(self.given)] == self.given and not any(
@@ -336,11 +338,12 @@ def _laid_out(tensor: Tensor, spec: Spec) -> Tensor:
 
 
 def _opaque(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) -> list[Tensor]:
-    """The kernel, for one entry of VERIFIED. Its outputs are nobody else's memory. Autograd and compiled code may give
-    it tensors that begin anywhere."""
+    """The kernel, for one entry of VERIFIED. Its outputs are nobody else's memory, so what is one tensor is one output.
+    Autograd and compiled code may give it tensors that begin anywhere."""
     _places[place].calls["gradients" if VERIFIED[entry].backward else "kernel"] += 1
     tensors = [t.clone() if t.data_ptr() % 16 else t for t in tensors]
     answers = _places[place].run(entry, tensors, state)
+    answers = [answers[number] for number in dict.fromkeys(_firsts(entry))]
     taken = {t.untyped_storage().data_ptr() for t in (*tensors, *state)}
     for index, answer in enumerate(answers):
         if answer.untyped_storage().data_ptr() in taken:
@@ -353,8 +356,8 @@ def _shapes(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) 
     """The outputs without their data."""
     its = VERIFIED[entry]
     lead = next((t.shape for t, s in zip(tensors, _specs(its.inputs), strict=True) if None in s.shape), ())
-    made = []
-    for spec in _specs(its.outputs):
+    made, specs = [], _specs(its.outputs)
+    for spec in [specs[number] for number in dict.fromkeys(_firsts(entry))]:
         shape = [lead[axis] if size is None else size for axis, size in enumerate(spec.shape)]
         if spec.stride is None:
             made.append(tensors[0].new_empty(shape, dtype=spec.dtype))
@@ -364,7 +367,9 @@ def _shapes(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) 
 
 
 def _in_sight(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) -> list[Tensor]:
-    """The kernel, for a compiler that looks into its host code."""
+    """The kernel, for a compiler that looks into its host code. What that traces is not counted as a call."""
+    if not _is_foreign(tensors[0]):
+        _places[place].calls["kernel"] += 1
     its, (model, paths) = VERIFIED[entry], _seen[entry]
     given = {paths[key]: tensor for key, tensor in zip(its.state, state, strict=True) if key in paths}
     return _answers(torch.func.functional_call(model, given, tuple(_filled(its.inputs, iter(tensors)))), its)
@@ -453,10 +458,29 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
         tensors[0].new_zeros(shape, dtype=s.dtype) if g is None else g.contiguous()
         for (g, s), shape in zip(pairs, shapes, strict=True)
     ]
-    found = iter(_backward([*tensors, *given], state, number, ctx.place))
+    firsts = _firsts(number)
+    answers = dict(zip(dict.fromkeys(firsts), _backward([*tensors, *given], state, number, ctx.place), strict=True))
+    found = iter([answers[first] for first in firsts])
     of_tensors = [next(found) if t.dtype in _HAS_GRADIENT else None for t in tensors]
     by_name = {name: next(found) for name in place.backwards[number]}
     return of_tensors, [by_name.get(key) for key in VERIFIED[number].state], None, None
+
+
+@functools.cache
+def _firsts(number: int) -> tuple[int, ...]:
+    """For each answer of an entry, the first one that is the same tensor. Gradients of both terms of a
+    sum are, where they are one in the reference: to copy it would be to read and write it once more."""
+    entry = VERIFIED[number]
+    count = len(_specs(entry.outputs))
+    if not entry.backward:
+        return tuple(range(count))
+    try:
+        model = _made(_reference(number).Model, entry.init, "meta")
+        found = _tensors(model(*_filled(entry.inputs, iter(_without_data(entry)))))
+    except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError):  # it reads values
+        return tuple(range(count))
+    firsts: dict[int, int] = {}
+    return tuple([firsts.setdefault(id(t), place) for place, t in enumerate(found)])
 
 
 @functools.cache

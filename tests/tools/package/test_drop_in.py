@@ -378,11 +378,11 @@ NORM_GRADIENTS_PACKED = NORM_GRADIENTS.replace(
 ).replace("self.forward_model.weight.float()", "self.packed")
 
 
-def with_gradients(tmp_path: Path, task: str, gradients: str) -> ModuleType:
+def with_gradients(tmp_path: Path, task: str, gradients: str, kernel: str = NORM_KERNEL) -> ModuleType:
     """The file of a task's kernel and of one for its gradients."""
     forward, backward = gradient_tasks(tmp_path, task)
     out = tmp_path / "norm_op.py"
-    kernels = [VerifiedKernel(forward, NORM_KERNEL)]
+    kernels = [VerifiedKernel(forward, kernel)]
     out.write_text(
         packaged(kernels, arch="sm_90", header="# a header\n\n", backward=[VerifiedKernel(backward, gradients)])
     )
@@ -457,6 +457,62 @@ def test_gradients_that_no_kernel_has_are_those_of_pytorch_or_an_error(tmp_path:
         with pytest.raises(RuntimeError, match="no autograd formula"):
             torch.autograd.backward(once.sum())
     assert op.calls(norm)[""] == {"reference": 1, "kernel": 1, "gradients": 1}
+
+
+def test_a_training_call_of_a_kernel_whose_launches_are_seen_is_counted_but_not_in_a_compiled_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.compiler.reset()
+    without_data = (
+        "        if x.is_meta:\n            kernel[(1,)](x, y := torch.empty_like(x))\n            return y\n"
+    )
+    launches = NORM_KERNEL.replace("calls = []", "import triton\n@triton.jit\ndef kernel(x, y): pass")
+    launches = launches.replace("        wide =", f"{without_data}        wide =")
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    op, norm = with_gradients(tmp_path, NORM, NORM_GRADIENTS, launches), Norm()
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # a CPU is what it was verified for; it launches nothing here
+    assert op._seen
+    wanted = trained(copy.deepcopy(norm))
+    op.patch(norm)
+    for compiled, counted in ((False, {"kernel": 4, "gradients": 2}), (True, {"gradients": 2})):
+        again = copy.deepcopy(norm)
+        for found, its in zip(trained(again, compiled=compiled), wanted, strict=True):
+            torch.testing.assert_close(found, its)
+        assert op.calls(again)[""] == counted
+
+
+def test_gradients_that_are_one_tensor_in_the_reference_are_not_copied(tmp_path: Path) -> None:
+    torch.compiler.reset()
+    summed = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def forward(self, x, residual):
+        h = x + residual
+        return h * h, h
+def get_inputs(): return [torch.randn(4, 8), torch.randn(4, 8)]
+def get_init_inputs(): return []
+"""
+    kernel = "from torch import nn\nclass ModelNew(nn.Module):\n    def forward(self, {}):\n        return {}\n"
+    forward, backward = gradient_tasks(tmp_path, summed)
+    both = [
+        VerifiedKernel(forward, kernel.format("x, r", "(x + r) ** 2, x + r")),
+        VerifiedKernel(backward, kernel.format("x, r, g, through", "(d := 2 * (x + r) * g + through), d")),
+    ]
+    out = tmp_path / "sum_op.py"
+    out.write_text(packaged(both[:1], arch="sm_90", header="# a header\n\n", backward=both[1:]))
+    op = imported(out)
+    model, inputs = op.ModelNew(), [torch.randn(4, 8, requires_grad=True) for _ in range(2)]
+    place = vars(model)[op._ATTRIBUTE]
+    (number,) = place.backwards
+    drawn = [torch.randn(4, 8) for _ in range(4)]
+    assert len(op._backward(drawn, [], number, place.number)) == 1
+    torch.library.opcheck(op._backward, (drawn, [], number, place.number))
+    for called in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
+        with torch.enable_grad():
+            one, other = torch.autograd.grad(called(*inputs), inputs, drawn[:2])
+        assert one.data_ptr() == other.data_ptr()
+        torch.testing.assert_close(one, 2 * (inputs[0] + inputs[1]) * drawn[0] + drawn[1])
 
 
 def test_a_kernel_of_gradients_is_given_tensors_that_begin_at_16_bytes(tmp_path: Path) -> None:
