@@ -24,6 +24,8 @@ GRADIENTS = {
     "gated_backward": ("swiglu", "geglu"),
     "bias_gelu_backward": ("gelu_bias",),
     "softmax_gradient": ("softmax",),
+    "rope_backward": ("rope", "rope_of_one_head"),
+    "depthwise_conv_backward": ("causal_conv1d_backward_task",),  # its forward is no formula, so the name counts
     "log_softmax_backward": ("log_softmax", "cross_entropy", "long_log_softmax", "long_cross_entropy"),
 }
 # take the places of library calls: see test_offline_products, and "recurrent" in test_offline_odd_tasks
@@ -167,7 +169,9 @@ def get_init_inputs(): return []
 
 def test_experts_for_gradients_compute_those_of_autograd(tmp_path: Path) -> None:
     loss = "nn.functional.cross_entropy(x, target, reduction='none')"
+    rope = (ROOT / "tools" / "tasks" / "rope.py").read_text().replace('DTYPE = "bfloat16"', 'DTYPE = "float32"')
     forwards = {
+        "rope_of_one_head": rope.replace('"BATCH": 2, "HEADS": 3', '"BATCH": 1, "HEADS": 1'),  # no sums to be added
         "long_log_softmax": LONG.format(arguments="x", value="torch.log_softmax(x, -1)", more=""),
         "long_cross_entropy": LONG.format(
             arguments="x, target", value=loss, more=", torch.tensor([33000, -100, 4096])"
@@ -175,7 +179,7 @@ def test_experts_for_gradients_compute_those_of_autograd(tmp_path: Path) -> None
     }
     for name in (name for names in GRADIENTS.values() for name in names):
         path = tmp_path / f"{name}.py"
-        builtin = ROOT / "tools" / "tasks" / path.name
+        builtin = ROOT / "tools" / "tasks" / f"{name.removesuffix('_backward_task')}.py"
         # in bfloat16 autograd's sums down columns are off by 1 % with some numbers of threads
         path.write_text(forwards.get(name) or builtin.read_text().replace('DTYPE = "bfloat16"', 'DTYPE = "float32"'))
         path.write_text(backward_source(describe(read_task(path)), path.read_text()))
