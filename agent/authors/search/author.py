@@ -43,6 +43,7 @@ _SETTINGS: dict[str, dict[str, Json]] = {
     "inductor_looped": {"triton.persistent_reductions": False},
     "inductor_unsplit": {"split_reductions": False},
 }
+_VARIANTS = _SETTINGS.keys() - {"inductor"}  # they differ in reductions only, so experts come before them
 _WITHOUT_LAYOUTS: dict[str, Json] = {"layout_optimization": False}  # our convolutions make copies with channels last
 _ALGEBRA: dict[str, Json] = {"algebra": True}
 # kernels of a lowering of which other settings are asked for: DenseNet-121 has 153, and each takes 27 s of processor
@@ -63,7 +64,7 @@ def through(call: Callable[[dict[str, Json]], dict[str, Json]]) -> Lower:
 
 
 class OfflineAuthor:
-    """Proposes Inductor's candidate and the experts', then neighbours of the best points.
+    """Proposes Inductor's candidate, the experts' and Inductor's variants, then neighbours of the best points.
 
     What comes next depends on the seed, the history, what is under way and what `earlier` runs found, and on nothing
     else: a resumed run knows more verdicts than the interrupted one did, and goes on from there. `told` hears of which
@@ -171,7 +172,9 @@ class OfflineAuthor:
     def _lowered_and_experts(self, task: TaskSpec) -> list[Sketch]:
         own_ptx = ptx_experts(task.name) if self._as_ptx else []
         others = experts(task)
-        return [*own_ptx, *self._inductor(task, alone=not own_ptx and not others), *others]
+        made = self._inductor(task, alone=not own_ptx and not others)
+        variants = [sketch for sketch in made if sketch.name in _VARIANTS]
+        return [*own_ptx, *(sketch for sketch in made if sketch not in variants), *others, *variants]
 
     def _inductor(self, task: TaskSpec, *, alone: bool) -> list[Sketch]:
         """`alone`: there is no expert, so it is told where TorchInductor has no kernel either."""

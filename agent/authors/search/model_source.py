@@ -183,9 +183,16 @@ _POSITIONAL = {
     "addmm": ("mat1", "mat2"),
 }
 _NAMESPACES = ("torch", "F", "nn.functional", "torch.nn.functional", "torch.special")
-_SAME = {"mm": "matmul", "bmm": "matmul"}
+_SAME = {"mm": "matmul", "bmm": "matmul", "reshape": "view"}
 _OPERATORS: dict[type[ast.operator], str] = {ast.MatMult: "matmul", ast.Pow: "pow"}
-_DEFAULTS = {("sum", "keepdim"): False, ("mean", "keepdim"): False, ("gelu", "approximate"): "none"}
+_DEFAULTS = {
+    ("sum", "keepdim"): False,
+    ("mean", "keepdim"): False,
+    ("gelu", "approximate"): "none",
+    ("cross_entropy", "reduction"): "mean",
+    ("cross_entropy", "ignore_index"): -100,
+    ("cross_entropy", "label_smoothing"): 0.0,
+}
 # module -> (function, its keyword arguments by constructor argument, those that the module has as attributes)
 _MODULES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "Softmax": ("softmax", ("dim",), ()),
@@ -197,6 +204,11 @@ _MODULES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "LayerNorm": ("layer_norm", (), ("normalized_shape", "weight", "bias", "eps")),
     "RMSNorm": ("rms_norm", (), ("normalized_shape", "weight", "eps")),
     "GroupNorm": ("group_norm", (), ("num_groups", "weight", "bias", "eps")),
+    "CrossEntropyLoss": (
+        "cross_entropy",
+        ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing"),
+        (),
+    ),
 }
 _WHOLE = {
     f"{kind}{n}d" for kind in ("Conv", "ConvTranspose", "AvgPool", "MaxPool") for n in (1, 2, 3)
@@ -398,8 +410,8 @@ class _Inliner(ast.NodeTransformer):
 
     def _own(self, name: str, node: ast.Call) -> ast.expr:
         args: list[ast.expr] = [self.visit(a) for a in node.args]
-        if name in self._modules and len(args) == 1:
-            return self._module(name, args[0])
+        if name in self._modules:
+            return self._module(name, args, [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords])
         method = self._methods.get(name)
         if method is None or node.keywords or self._depth > 4:
             return node
@@ -407,10 +419,10 @@ class _Inliner(ast.NodeTransformer):
         value = self.body(method, dict(zip(names, args, strict=False))) if len(names) == len(args) else None
         return node if value is None else value
 
-    def _module(self, name: str, x: ast.expr) -> ast.expr:
+    def _module(self, name: str, args: list[ast.expr], named: list[ast.keyword]) -> ast.expr:
         made = self._modules[name]
         if _last(made.func) in _WHOLE:
-            return _spelled(_last(made.func), [x, expression(f"self.{name}")], [])
+            return _spelled(_last(made.func), [*args, expression(f"self.{name}")], named)
         function, options, held = _MODULES[_last(made.func)]
         if function == "rms_norm" and len(made.args) < 2 and all(k.arg != "eps" for k in made.keywords):
             held = held[:-1]  # None: the smallest step of the dtype
@@ -418,7 +430,7 @@ class _Inliner(ast.NodeTransformer):
         keywords += [ast.keyword(k.arg, self.visit(_copy(k.value))) for k in made.keywords if k.arg in options]
         bare = any(k.arg == "bias" and ast.unparse(k.value) == "False" for k in made.keywords)
         keywords += [ast.keyword(p, expression(f"self.{name}.{p}")) for p in held if not (p == "bias" and bare)]
-        return _spelled(function, [x], keywords)
+        return _spelled(function, args, keywords + named)
 
 
 def _spelled(name: str, args: list[ast.expr], keywords: list[ast.keyword]) -> ast.Call:

@@ -9,7 +9,8 @@ A file's first comments say for which tasks it is and what may be searched:
     # fits: ... where x: R C, weight: C       only for these shapes (a letter a size, `...` leading ones)
     # gradients: x, weight = f(gradient, x, weight) of FORMULA        for a task of `--backward` whose forward computes
                                         that: what to call, and the operands whose gradients it returns, in their order
-    # task: NAME = call                  for a built-in task whose forward is no formula
+    # task: NAME = call                  for a built-in task whose forward is no formula; of its
+                                        gradients, NAME_backward_task
     # takes: torch.mm            library calls whose places functions `split_mm` take in what TorchInductor writes
     # search: NUM_WARPS = 1 2 4 8        values of a `NAME = value` line that are worth trying
 

@@ -1,9 +1,13 @@
 # says: one walk over the row for maximum and sum together; the target's logit is one load
 # fits: cross_entropy(x, target) = F.cross_entropy(x, target, reduction="none") where x: R C, target: R
+# fits: mean_cross_entropy(x, target) = F.cross_entropy(x, target) where x: R C, target: R
+# fits: mean_cross_entropy(x, target) = F.cross_entropy(x.view(_, _), target.view(_)) where x: ... C, target: ...
+# fits: mean_cross_entropy(x, target) = F.cross_entropy(x.flatten(0, 1), target.flatten()) where x: B T C, target: B T
 # search: BLOCK = 1024 2048 4096
 # search: NUM_WARPS = 4 8 16
 # search: NUM_STAGES = 1 3 4
-"""Cross entropy per row in a single read of the logits, however large the vocabulary.
+"""Cross entropy per row in a single read of the logits, however large the vocabulary; for a mean, one program adds the
+rows' losses after that, always in the same order.
 
 Lanes keep a maximum and a sum of their own; they meet once, after the row. On an H200, 236.5 us with 4096 columns a
 step by 8 warps and four stages on their way through shared memory, 238.4 with three, 239.0-240.7 with 2048 or 1024
@@ -40,10 +44,24 @@ def cross_entropy_kernel(x_ptr, target_ptr, loss_ptr, cols, ignored, BLOCK: tl.c
     tl.store(loss_ptr + row, tl.where(target == ignored, 0.0, loss))
 
 
-def cross_entropy(x, target):
-    x, target = x.contiguous(), target.contiguous()
-    rows, cols = x.shape
-    loss = torch.empty((rows,), dtype=x.dtype, device=x.device)
+@triton.jit
+def mean_kernel(loss_ptr, target_ptr, mean_ptr, rows, ignored, BLOCK: tl.constexpr):
+    total = tl.zeros([BLOCK], tl.float32)
+    counted = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, rows, BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        inside = row < rows
+        total += tl.load(loss_ptr + row, mask=inside, other=0.0)
+        target = tl.load(target_ptr + row, mask=inside, other=0)
+        counted += tl.where(inside & (target != ignored), 1.0, 0.0)
+    tl.store(mean_ptr, tl.sum(total, axis=0) / tl.sum(counted, axis=0))
+
+
+def losses_of(x, target, dtype):
+    x = x.contiguous()
+    cols = x.shape[-1]
+    rows = x.numel() // cols
+    loss = torch.empty((rows,), dtype=dtype, device=x.device)
     block = min(BLOCK, triton.next_power_of_2(cols))
     warps = max(NUM_WARPS, min(32, block // 1024))  # at most 32 lanes a thread, of three numbers each
     cross_entropy_kernel[(rows,)](
@@ -51,3 +69,15 @@ def cross_entropy(x, target):
         BLOCK=block, STAGES=NUM_STAGES, num_warps=warps,
     )  # fmt: skip
     return loss
+
+
+def cross_entropy(x, target):
+    return losses_of(x, target.contiguous(), x.dtype)
+
+
+def mean_cross_entropy(x, target):
+    target = target.contiguous()
+    loss = losses_of(x, target, torch.float32)
+    mean = torch.empty((), dtype=x.dtype, device=x.device)
+    mean_kernel[(1,)](loss, target, mean, loss.numel(), -100, BLOCK=4096, num_warps=16)
+    return mean

@@ -2,10 +2,13 @@
 # gradients: x = log_softmax_backward(gradient, x) of torch.log_softmax(x, -1)
 # gradients: x = log_softmax_backward(gradient, x) of torch.log_softmax(x, 1) where x: R C
 # gradients: x = cross_entropy_backward(gradient, x, target) of F.cross_entropy(x, target, reduction="none") where x: R C, target: R
+# gradients: x = mean_cross_entropy_backward(gradient, x, target) of F.cross_entropy(x, target) where x: R C, target: R
+# gradients: x = mean_cross_entropy_backward(gradient, x, target) of F.cross_entropy(x.view(_, _), target.view(_)) where x: ... C, target: ...
+# gradients: x = mean_cross_entropy_backward(gradient, x, target) of F.cross_entropy(x.flatten(0, 1), target.flatten()) where x: B T C, target: B T
 # search: BLOCK = 4096 8192
 # search: NUM_WARPS = 8 16 32
 """Backward of log-softmax, dx = dy - softmax(x) sum(dy), and of cross entropy, dx = dloss (softmax(x) - [target]), from
-x alone: nothing of the forward is kept.
+x alone: nothing of the forward is kept. Of a mean, every row that counts has the same dloss, which a first kernel finds.
 
 A program has a row. Up to 32768 columns stay in registers from the first read to the end, 64 of them a thread at 16
 warps, so that two programs share a multiprocessor: one loads while the other stores. Longer rows are walked over twice.
@@ -25,7 +28,7 @@ def exp(x):
 
 @triton.jit
 def whole_row_kernel(
-    dy_ptr, x_ptr, target_ptr, dx_ptr, cols, ignored, LOSS: tl.constexpr, COLS: tl.constexpr,
+    dy_ptr, x_ptr, target_ptr, dx_ptr, cols, step, ignored, LOSS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * cols
@@ -34,7 +37,7 @@ def whole_row_kernel(
     inside = column < cols
     if LOSS:
         target = tl.load(target_ptr + row)
-        share = tl.where(target == ignored, 0.0, tl.load(dy_ptr + row).to(tl.float32))
+        share = tl.where(target == ignored, 0.0, tl.load(dy_ptr + row * step).to(tl.float32))
     else:
         dy_ptr += row * cols
         dy = tl.load(dy_ptr + column, mask=inside, other=0.0, eviction_policy="evict_last")
@@ -51,7 +54,7 @@ def whole_row_kernel(
 
 @triton.jit
 def walk_kernel(
-    dy_ptr, x_ptr, target_ptr, dx_ptr, cols, ignored, LOSS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    dy_ptr, x_ptr, target_ptr, dx_ptr, cols, step, ignored, LOSS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * cols
@@ -75,7 +78,7 @@ def walk_kernel(
     row_total = tl.sum(total * exp(top - row_top), axis=0)
     if LOSS:
         target = tl.load(target_ptr + row)
-        share = tl.where(target == ignored, 0.0, tl.load(dy_ptr + row).to(tl.float32))
+        share = tl.where(target == ignored, 0.0, tl.load(dy_ptr + row * step).to(tl.float32))
     else:
         target = -1
         share = tl.sum(passed, axis=0)
@@ -92,7 +95,17 @@ def walk_kernel(
         tl.store(dx_ptr + column, dx, mask=column < cols, eviction_policy="evict_first")
 
 
-def rows_backward(gradient, x, target):
+@triton.jit
+def share_kernel(gradient_ptr, target_ptr, share_ptr, rows, ignored, BLOCK: tl.constexpr):
+    counted = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, rows, BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        target = tl.load(target_ptr + row, mask=row < rows, other=0)
+        counted += tl.where((row < rows) & (target != ignored), 1.0, 0.0)
+    tl.store(share_ptr, tl.load(gradient_ptr).to(tl.float32) / tl.sum(counted, axis=0))
+
+
+def rows_backward(gradient, x, target, step=1):
     gradient, x = gradient.contiguous(), x.contiguous()
     dx = torch.empty_like(x)
     cols = x.shape[-1]
@@ -101,10 +114,10 @@ def rows_backward(gradient, x, target):
     loss = target is not None
     if block <= 32768:
         warps = max(1, min(NUM_WARPS, block // 256), block // 2048)  # at most 64 columns a thread
-        whole_row_kernel[(rows,)](gradient, x, target, dx, cols, -100, LOSS=loss, COLS=block, num_warps=warps)
+        whole_row_kernel[(rows,)](gradient, x, target, dx, cols, step, -100, LOSS=loss, COLS=block, num_warps=warps)
     else:
         walk_kernel[(rows,)](
-            gradient, x, target, dx, cols, -100,
+            gradient, x, target, dx, cols, step, -100,
             LOSS=loss, BLOCK=BLOCK, STAGES=NUM_STAGES, num_warps=NUM_WARPS,
         )  # fmt: skip
     return dx
@@ -116,3 +129,10 @@ def log_softmax_backward(gradient, x):
 
 def cross_entropy_backward(gradient, x, target):
     return rows_backward(gradient, x, target.contiguous())
+
+
+def mean_cross_entropy_backward(gradient, x, target):
+    target = target.contiguous()
+    share = torch.empty((), dtype=torch.float32, device=x.device)
+    share_kernel[(1,)](gradient, target, share, target.numel(), -100, BLOCK=4096, num_warps=16)
+    return rows_backward(share, x, target, step=0)

@@ -1,5 +1,5 @@
 # says: halves side by side in registers, tables read once for several heads, all loads of a head before its stores
-# task: rope = rope(q, k, cos, sin)
+# fits: rope(q, k, cos, sin) = (torch.cat((q.chunk(2, dim=-1)[0] * cos - q.chunk(2, dim=-1)[1] * sin, q.chunk(2, dim=-1)[1] * cos + q.chunk(2, dim=-1)[0] * sin), dim=-1), torch.cat((k.chunk(2, dim=-1)[0] * cos - k.chunk(2, dim=-1)[1] * sin, k.chunk(2, dim=-1)[1] * cos + k.chunk(2, dim=-1)[0] * sin), dim=-1)) where q: B H S D, k: B H S D, cos: S E, sin: S E
 # search: HEADS = 1 2 4
 # search: TOKENS = 16 32 64
 # search: NUM_WARPS = 4 8 16

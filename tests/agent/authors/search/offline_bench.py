@@ -179,7 +179,7 @@ def _compare(source: str, plan: Any, precision: str = "float32") -> str:
     blobs = {f"input:{path}": v for path, v in _leaves(inputs)}
     blobs |= {f"state:{k}": v for k, v in model.state_dict().items()}
     request = InterpretRequest(plan, tuple(blobs))
-    reply, results = interpret(request, [v.contiguous().view(torch.uint8).numpy().tobytes() for v in blobs.values()])
+    reply, results = interpret(request, [v.reshape(-1).view(torch.uint8).numpy().tobytes() for v in blobs.values()])
     if reply.problem:
         return f"{reply.problem}: {reply.detail}"
     with torch.no_grad():

@@ -14,7 +14,10 @@ from kerneltune.tools.sandbox.workers import started_base
 from kerneltune.tools.schema.codec import Json, decode
 from kerneltune.tools.schema.errors import WorkerTimeout
 from kerneltune.tools.task.load import read_task
+from kerneltune.tools.task.write import backward_source
 from tests import shared_fork_server
+
+ROOT = Path(__file__).resolve().parents[4]
 
 SOURCE = """
 import torch
@@ -112,6 +115,16 @@ def test_a_model_of_many_kernels_is_lowered_as_it_comes_alone(tmp_path: Path) ->
         assert [sketch.name for sketch in author.sketches(task)] == ["split_products", "inductor"]  # of one lowering
         assert "class ModelNew" in lowered(through(call), 90, task).source  # what models are shown
     assert asked == [{}, {}]
+
+
+def test_one_candidate_of_inductors_comes_before_the_experts_and_its_variants_after_them(tmp_path: Path) -> None:
+    path = ROOT / "tools" / "tasks" / "layer_norm.py"
+    gradients = tmp_path / "mine.py"
+    gradients.write_text(backward_source(describe(read_task(path)), path.read_text()))
+    with shared_fork_server.forked(started_base()) as machine, contextlib.closing(Lowering(machine)) as lowering:
+        author = OfflineAuthor(through(lambda body: lowering.call(body, 120.0)), 90)
+        names = [sketch.name for sketch in author.sketches(describe(read_task(gradients)))]
+    assert names == ["inductor", "row_backward", "inductor_looped", "inductor_unsplit"]
 
 
 def test_a_child_answers_many_requests_and_survives_a_task_that_fails() -> None:

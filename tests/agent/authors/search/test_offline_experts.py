@@ -24,6 +24,8 @@ GRADIENTS = {
     "gated_backward": ("swiglu", "geglu"),
     "bias_gelu_backward": ("gelu_bias",),
     "softmax_gradient": ("softmax",),
+    "rope_backward": ("rope", "rope_of_one_head"),
+    "depthwise_conv_backward": ("causal_conv1d_backward_task",),  # its forward is no formula, so the name counts
     "log_softmax_backward": ("log_softmax", "cross_entropy", "long_log_softmax", "long_cross_entropy"),
 }
 # take the places of library calls: see test_offline_products, and "recurrent" in test_offline_odd_tasks
@@ -167,7 +169,9 @@ def get_init_inputs(): return []
 
 def test_experts_for_gradients_compute_those_of_autograd(tmp_path: Path) -> None:
     loss = "nn.functional.cross_entropy(x, target, reduction='none')"
+    rope = (ROOT / "tools" / "tasks" / "rope.py").read_text().replace('DTYPE = "bfloat16"', 'DTYPE = "float32"')
     forwards = {
+        "rope_of_one_head": rope.replace('"BATCH": 2, "HEADS": 3', '"BATCH": 1, "HEADS": 1'),  # no sums to be added
         "long_log_softmax": LONG.format(arguments="x", value="torch.log_softmax(x, -1)", more=""),
         "long_cross_entropy": LONG.format(
             arguments="x, target", value=loss, more=", torch.tensor([33000, -100, 4096])"
@@ -175,12 +179,51 @@ def test_experts_for_gradients_compute_those_of_autograd(tmp_path: Path) -> None
     }
     for name in (name for names in GRADIENTS.values() for name in names):
         path = tmp_path / f"{name}.py"
-        builtin = ROOT / "tools" / "tasks" / path.name
+        builtin = ROOT / "tools" / "tasks" / f"{name.removesuffix('_backward_task')}.py"
         # in bfloat16 autograd's sums down columns are off by 1 % with some numbers of threads
         path.write_text(forwards.get(name) or builtin.read_text().replace('DTYPE = "bfloat16"', 'DTYPE = "float32"'))
         path.write_text(backward_source(describe(read_task(path)), path.read_text()))
     found = problems(sorted(tmp_path.glob("*.py")))
     assert sorted(found) == sorted((name, expert, "") for expert, names in GRADIENTS.items() for name in names)
+
+
+LOSSES = {
+    "own_loss_of_rows": ("CrossEntropyLoss()", "nn.functional.cross_entropy(x, target)", "7, 1003", True),
+    "own_loss_of_tokens": (
+        "CrossEntropyLoss()",
+        "self.loss(x.view(-1, x.size(-1)), target.view(-1))",
+        "2, 3, 33001",
+        True,
+    ),
+    "own_loss_of_flat": ("CrossEntropyLoss()", "self.loss(x.flatten(0, 1), target=target.flatten())", "2, 3, 77", True),
+    "own_ignoring": ("CrossEntropyLoss(ignore_index=0)", "self.loss(x, target)", "7, 77", False),
+    "own_smoothed": ("CrossEntropyLoss(label_smoothing=0.1)", "self.loss(x, target)", "7, 77", False),
+    "own_weighed": ("CrossEntropyLoss(torch.rand(77))", "self.loss(x, target)", "7, 77", False),
+}
+
+
+def test_a_mean_loss_over_rows_that_count_has_experts_as_function_and_module_and_for_its_gradients(
+    tmp_path: Path,
+) -> None:
+    for name, (made, value, shape, _) in LOSSES.items():
+        path = tmp_path / f"{name}.py"
+        path.write_text(
+            "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+            f"        super().__init__()\n        self.loss = nn.{made}\n"
+            f"    def forward(self, x, target): return {value}\ndef get_init_inputs(): return []\n"
+            f"def get_inputs():\n    x = torch.randn({shape})\n"
+            "    target = torch.randint(0, x.shape[-1], x.shape[:-1])\n"
+            "    target[..., -1] = -100\n    return [x, target]\n"
+        )
+        gradients = backward_source(describe(read_task(path)), path.read_text())
+        (tmp_path / f"{name}_gradients.py").write_text(gradients)
+    found = problems(sorted(tmp_path.glob("*.py")))
+    fitting = [name for name, (*_, fits) in LOSSES.items() if fits]
+    assert sorted(found) == sorted(
+        (f"{name}{suffix}", expert, "")
+        for name in fitting
+        for suffix, expert in (("", "cross_entropy_online"), ("_gradients", "log_softmax_backward"))
+    )
 
 
 def test_an_expert_for_a_value_is_not_for_its_gradients_and_the_reverse() -> None:
