@@ -3,7 +3,6 @@
 Runs in a trainer's environment, with nothing of kerneltune in it but kerneltune/rl on PYTHONPATH.
 """
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -87,8 +86,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
-def write(path: Path, value: Any) -> None:
-    """A JSON file, whole or not at all."""
+def write(path: Path, text: str) -> None:
+    """A file, whole or not at all."""
     aside = path.with_suffix(".part")
-    aside.write_text(json.dumps(value, indent=1))
+    aside.write_text(text)
     aside.replace(path)

@@ -4,8 +4,8 @@
 
 Rows are of the split `test`: compositions that nobody trained on. `--shots 3` shows three training rows first; `--copy`
 asks no model: the answer is that of the training row whose question is most alike, which a model must beat, else it
-remembers. FILE keeps every answer with its verdict; the same command goes on where an earlier one ended. It ends in a
-table.
+remembers. FILE keeps every answer with its verdict; the same command goes on where one ended, and judges what
+could not be judged: answers may be asked for where the GPU is, and judged elsewhere. It ends in a table.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data import REACHED, RIGHT, Row, all_judged, rows_of, table, wilson
+from data import REACHED, RIGHT, Row, all_judged, rows_of, table, wilson, write
 
 
 def main() -> None:
@@ -32,6 +32,13 @@ def main() -> None:
     asked = Counter(one["attempt_id"] for one in done)
     left = [row for row in rows for _ in range((1 if args.copy else args.samples) - asked[row["attempt_id"]])]
     answers = _copied(left, training) if args.copy else _spoken(args, left, training)
+    by_id = {row["attempt_id"]: row for row in rows}
+    unjudged = [one for one in done if one["status"] is None and one["attempt_id"] in by_id]
+    pairs = [(by_id[one["attempt_id"]], one["answer"]) for one in unjudged]
+    for one, status in zip(unjudged, all_judged(args.export, pairs), strict=True):
+        one["status"] = status
+    if unjudged:
+        write(args.out, "".join(json.dumps(one) + "\n" for one in done))
     with args.out.open("a") as file:
         for batch in answers:
             for (row, text), status in zip(batch, all_judged(args.export, batch), strict=True):

@@ -10,6 +10,7 @@ in a table.
 """
 
 import argparse
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def main() -> None:
     trainer.model.merge_and_unload().save_pretrained(made)
     tokens.save_pretrained(made)
     curve = [entry["reward"] for entry in trainer.state.log_history if not math.isnan(entry.get("reward", math.nan))]
-    write(args.out / "grpo.json", {"rewards": curve, "rows": len(rows), "model": str(made)})
+    write(args.out / "grpo.json", json.dumps({"rewards": curve, "rows": len(rows), "model": str(made)}, indent=1))
     third = max(len(curve) // 3, 1)
     shown = [(name, len(part), *_spread(part)) for name, part in (("first", curve[:third]), ("last", curve[-third:]))]
     print(table(("steps", "n", "mean reward", "95 % interval"), shown))

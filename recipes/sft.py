@@ -7,6 +7,7 @@ checkpoints, from which the same command goes on, and in the end the merged mode
 """
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def main() -> None:
         **{"loss": [round(sum(part) / len(part), 4) for part in (losses[:10], losses[-10:])]},
         **{"held_out_loss": [before and round(before, 4), after and round(after, 4)], "model": str(made)},
     }
-    write(args.out / "sft.json", told)
+    write(args.out / "sft.json", json.dumps(told, indent=1))
     print(table(("rows", "tasks", "steps", "loss", "held-out loss", "model"), [list(told.values())]))
 
 
