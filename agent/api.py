@@ -82,7 +82,7 @@ class Task:
         call = capture.bound(getattr(target, "forward", target), *_split(inputs))
         made = made_with
         if not isinstance(target, types.FunctionType):
-            made = dict(made_with) if made_with is not None else capture.made_with(target)
+            made = dict(made_with) if made_with is not None else capture.made_with(target, call.values())
         seen = capture.seen_call(call)
         return _written(capture.task_of(target, [seen], made), capture.name_of(target), path, runs_dir)
 

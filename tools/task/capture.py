@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -109,10 +109,10 @@ def _readable(cells: Sequence[Any]) -> Iterator[str]:
             yield "\n".join(lines)
 
 
-def made_with(module: Any) -> dict[str, Json]:
+def made_with(module: Any, given: Iterable[Any] = ()) -> dict[str, Json]:
     """What the constructor of a module was given: attributes of those names, here or in a part of it; for others a size
-    of its parameters, if that makes a module whose parameters have the same shapes. Raises TaskError where nothing
-    does."""
+    of its parameters and buffers, or of the tensors that a call was given, if that makes a module whose parameters and
+    buffers have the same shapes. Raises TaskError where nothing does."""
     parameters = list(inspect.signature(type(module)).parameters.values())
     found: dict[str, Json] = {}
     for one in parameters:
@@ -121,10 +121,12 @@ def made_with(module: Any) -> dict[str, Json]:
             found[one.name] = getattr(owner, one.name)
     positional = [p for p in parameters if p.kind is not p.VAR_POSITIONAL and p.kind is not p.VAR_KEYWORD]
     missing = [p.name for p in positional if p.default is p.empty and p.name not in found]
-    sizes = sorted({size for tensor in module.state_dict().values() for size in tensor.shape}, reverse=True)
+    own = {size for shape in _shapes(module).values() for size in shape}
+    theirs = {int(size) for its in given if is_tensor(its) for size in its.shape}
     lengths = [p.name for p in positional if type(p.default) is int and p.name not in found]
-    for names in (missing, [*missing, *lengths]):
-        for chosen in itertools.islice(itertools.product(sizes, repeat=len(names)), _MOST_CHOICES):
+    for sizes, names in itertools.product((own, own | theirs), (missing, [*missing, *lengths])):
+        choices = itertools.product(sorted(sizes, reverse=True), repeat=len(names))
+        for chosen in itertools.islice(choices, _MOST_CHOICES):
             if _makes_the_same(module, made := {**found, **dict(zip(names, chosen, strict=True))}):
                 return made
     wanted = ", ".join(f"{name!r}: …" for name in missing or [p.name for p in positional])
@@ -138,8 +140,12 @@ def _makes_the_same(module: Any, arguments: Mapping[str, Json]) -> bool:
             other = type(module)(**arguments)
     except Exception:  # noqa: BLE001 - whatever a person's constructor raises
         return False
-    shapes, wanted = ({k: v.shape for k, v in m.state_dict().items()} for m in (other, module))
-    return bool(shapes == wanted)
+    return _shapes(other) == _shapes(module)
+
+
+def _shapes(module: Any) -> dict[str, tuple[int, ...]]:
+    """Of the parameters and of all buffers, those too that no checkpoint has."""
+    return {name: tuple(its.shape) for name, its in (*module.named_parameters(), *module.named_buffers())}
 
 
 def name_of(target: Any) -> str:
@@ -206,7 +212,7 @@ class Watch:
         def watched(module: Any, *args: Any, **kwargs: Any) -> Any:
             if only is None or module is only:
                 if self.made is None:
-                    self.made = _made_with_or_nothing(module)
+                    self.made = _made_with_or_nothing(module, (*args, *kwargs.values()))
                 self.record(functools.partial(forward, module), args, kwargs)
             return forward(module, *args, **kwargs)
 
@@ -242,9 +248,9 @@ class Watch:
         return name_of(self._found)
 
 
-def _made_with_or_nothing(module: Any) -> dict[str, Json]:
+def _made_with_or_nothing(module: Any, given: Iterable[Any]) -> dict[str, Json]:
     try:
-        return made_with(module)
+        return made_with(module, given)
     except TaskError:  # the writer marks what it guesses
         return {}
 
@@ -348,7 +354,8 @@ class WatchedProgram:
             its = type(module)
             if its.__name__ == leaf or (not leaf and not its.__module__.startswith("torch.")):
                 if its not in self._captures and len(self._captures) < _MOST_WATCHED:
-                    self._captures[its] = Watch(its, made=_made_with_or_nothing(module))
+                    made = _made_with_or_nothing(module, (*args, *kwargs.values()))
+                    self._captures[its] = Watch(its, made=made)
                 if its in self._captures:
                     self._captures[its].record(functools.partial(its.forward, module), args, kwargs)
             return call(module, *args, **kwargs)

@@ -595,12 +595,16 @@ class SeenCall:
 _DIMENSIONS = {1: ("SIZE",), 2: ("ROWS", "COLS"), 3: ("BATCH", "SEQUENCE", "COLS")}
 _IMAGE, _HEADED = ("BATCH", "CHANNELS", "HEIGHT", "WIDTH"), ("BATCH", "HEADS", "SEQUENCE", "HEAD_DIM")
 _MEANT = _by_word({
-    "BATCH": "b batch bs bsz n batch_size", "SEQUENCE": "t s l seq seq_len seqlen sequence length tokens time q_len",
+    "BATCH": "b batch bs bsz n batch_size",
+    "SEQUENCE": "t s l seq seq_len seqlen sequence length tokens time q_len max_len max_seq_len",
     "COLS": "c d e dim hidden embed features model d_model hidden_size", "HEADS": "h heads nh num_heads",
     "HEAD_DIM": "hd head_dim dh", "CHANNELS": "ch channels", "HEIGHT": "height", "WIDTH": "w width",
     "ROWS": "m rows", "OUT": "o out",
 })  # fmt: skip
 _USUAL = {size.name: size.timed for size in _SIZES} | {"BATCH": 8, "SEQUENCE": 2048, "COLS": 4096}
+# how many equal parts the code takes: `x.chunk(2, -1)`, `d // 2`, `x[..., ::2]`, `x.unflatten(-1, (-1, 2))`, `F.glu(x)`
+_PARTS = re.compile(r"(?:\bchunk\((?:\w+, *)?|// *|::|-1, *)(\d+)\b|\bglu\(")
+_MOST_PARTS = 8
 _SMALL_ELEMENTS = 500_000  # of the inputs of a small case; the interpreter takes two million with all else
 _FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
@@ -651,7 +655,7 @@ def _read_calls(parts: CodeParts) -> Iterator[SeenCall]:
     """The call that the source tells of: `B, T, C = x.shape`, annotations such as Float[Tensor, "b t c"], and a default
     of the constructor that says how wide the input is."""
     tensors = [p for p in parts.forward if _is_tensor(p)]
-    named = {p.name: names for p in tensors if (names := _dimension_names(p, parts.body))}
+    named = {p.name: names for p in tensors if (names := _dimension_names(p, parts))}
     if not tensors or not (named or _width(parts, 2)):
         return
     first = tensors[0].name if tensors[0].name in named or not named else next(iter(named))
@@ -670,9 +674,10 @@ def _width(parts: CodeParts, rank: int) -> int | None:
     return each if rank == len(_HEADED) else each * (heads or 1)
 
 
-def _dimension_names(parameter: Parameter, body: ast.AST) -> tuple[str, ...]:
-    """What the dimensions of an argument are called, where its shape is taken apart or annotated."""
-    for node in ast.walk(body):
+def _dimension_names(parameter: Parameter, parts: CodeParts) -> tuple[str, ...]:
+    """What the dimensions of an argument are called, where its shape is taken apart or annotated, or the docstring has
+    one list of words for dimensions: "[batch, sequence, dim]"."""
+    for node in ast.walk(parts.body):
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Tuple | ast.List):
             continue
         value = node.value.func if isinstance(node.value, ast.Call) and not node.value.args else node.value
@@ -683,7 +688,11 @@ def _dimension_names(parameter: Parameter, body: ast.AST) -> tuple[str, ...]:
             names = [getattr(target, "id", "_") for target in targets]
             return tuple(f"DIM{axis}" if name == "_" else name for axis, name in enumerate(names))
     annotated = re.fullmatch(r"\w+\[(?:\w+\.)?Tensor, ['\"]([\w ]+)['\"]\]", parameter.kind)
-    return tuple(annotated[1].split()) if annotated else ()
+    if annotated:
+        return tuple(annotated[1].split())
+    lists = [text.replace(" ", "").split(",") for text in re.findall(r"[\[(]([\w, ]+)[\])]", parts.words)]
+    (told,) = lists if len(lists) == 1 else ([],)
+    return tuple(told) if len(told) > 1 and all(word.lower() in _MEANT for word in told) else ()
 
 
 def completed(parts: CodeParts, known: Mapping[str, SeenTensor]) -> SeenCall:
@@ -716,6 +725,9 @@ class _SeenInputs:
         self._tensors = {p.name: its for p in parts.forward if isinstance(its := self._main.get(p.name), SeenTensor)}
         self._names: dict[tuple[int, ...], str] = {}  # by the sizes that a dimension had in each call
         self._shapes = {p.name: self._shape(p) for p in parts.forward if p.name in self._tensors}
+        self._shares: dict[tuple[int, ...], str] = {}  # likewise, of those that are a share of another: "COLS // 2"
+        self._taken_apart: dict[str, int] = {}  # of constants into how many parts
+        self._take_apart("\n".join((*parts.helpers, parts.definition)))
 
     def _shape(self, parameter: Parameter) -> list[str]:
         """The dimensions of a tensor as names of constants; one that is always 1 is a 1."""
@@ -723,10 +735,27 @@ class _SeenInputs:
         rank = len(shapes[0])
         wide = _IMAGE if _mentions(self._parts.body, _IMAGES) else _HEADED
         usual = _DIMENSIONS.get(rank, wide if rank == 4 else tuple(f"DIM{axis}" for axis in range(rank)))
-        told = _dimension_names(parameter, self._parts.body)
+        told = _dimension_names(parameter, self._parts)
         sizes = [tuple(shape[axis] for shape in shapes) for axis in range(rank)]
         pairs = zip(sizes, told if len(told) == rank else usual, strict=True)
         return ["1" if set(its) == {1} else self._name(its, name) for its, name in pairs]
+
+    def _take_apart(self, source: str) -> None:
+        """Where the code takes equal parts of something, last dimensions stay multiples of their number, and one that
+        is such a part of another is written so."""
+        told = {int(number or 2) for number in _PARTS.findall(source)}
+        last = {shape[-1] for shape in self._shapes.values()}
+        for count in sorted(n for n in told if 1 < n <= _MOST_PARTS):
+            for sizes, name in list(self._names.items()):
+                if name not in last or any(size % count for size in sizes):
+                    continue
+                self._taken_apart[name] = math.lcm(count, self._taken_apart.get(name, 1))
+                part = tuple(size // count for size in sizes)
+                if self._names.get(part) in last:
+                    self._shares[part] = f"{name} // {count}"
+        for sizes, share in self._shares.items():
+            name = self._names.pop(sizes)
+            self._shapes = {of: [share if d == name else d for d in shape] for of, shape in self._shapes.items()}
 
     def _name(self, sizes: tuple[int, ...], wanted: str) -> str:
         if sizes not in self._names:
@@ -765,7 +794,8 @@ class _SeenInputs:
 
     def _init(self) -> tuple[dict[str, str], list[str]]:
         """Expressions for the constructor's arguments, sizes of the inputs among them, and those that are guesses."""
-        steady = {sizes[0]: name for sizes, name in self._names.items() if len(set(sizes)) == 1 and sizes[0] > 1}
+        named = (self._names | self._shares).items()
+        steady = {sizes[0]: name for sizes, name in named if len(set(sizes)) == 1 and sizes[0] > 1}
         shape = next(iter(self._shapes.values()), ["1"])
         meant = {"COLS": shape[-1], "CHANNELS": shape[1] if len(shape) > 2 else shape[-1]}
         init: dict[str, str] = {}
@@ -777,6 +807,9 @@ class _SeenInputs:
                     init[p.name] = steady.get(value, repr(value)) if type(value) is int else repr(value)
             elif not p.default:
                 expression, sure = _init_value(p)
+                by_name = {_MEANT.get(name.lower(), name): name for name in self._names.values()}
+                if not sure and (name := by_name.get(_MEANT.get(p.name, ""))):
+                    expression, sure = name, True
                 init[p.name] = meant.get(expression, expression)
                 unsure += [] if sure else [p.name]
         return init, unsure
@@ -816,7 +849,11 @@ class _SeenInputs:
         kept = {name for sizes, name in self._names.items() if sizes[0] in self._asked_for()}
         free = [name for name in self._names.values() if name not in bound and name not in kept]
         held = {name: sizes[0] for sizes, name in self._names.items() if name in bound and name not in kept}
-        smaller = {name: _smaller(sizes[0], free.index(name)) for sizes, name in self._names.items() if name in free}
+        smaller = {
+            name: _smaller(sizes[0], free.index(name), self._taken_apart.get(name, 1))
+            for sizes, name in self._names.items()
+            if name in free
+        }
         divisor = 1
         while self._elements(smaller, held, divisor) > _SMALL_ELEMENTS and _can_halve(held.values(), divisor):
             divisor *= 2
@@ -836,7 +873,8 @@ class _SeenInputs:
         sizes = {**{n: s[0] for n, s in free.items()}, **{n: size // divisor for n, size in held.items()}, "1": 1}
         full = {name: its[0] for its, name in self._names.items()}
         widest = sorted(sizes[name] for name in held)[-2:]
-        shapes = ([sizes.get(name) or full[name] for name in shape] for shape in self._shapes.values())
+        whole = {dim: dim.partition(" // ")[0] for shape in self._shapes.values() for dim in shape}
+        shapes = ([sizes.get(whole[dim]) or full[whole[dim]] for dim in shape] for shape in self._shapes.values())
         return sum(map(math.prod, shapes)) + math.prod(widest)
 
     def _cases(self) -> Iterator[Mapping[str, Json]]:
@@ -885,10 +923,12 @@ def _can_halve(sizes: Collection[int], divisor: int) -> bool:
 _LADDER = ((512, (257, 65, 193)), (64, (33, 17, 37)), (8, (5, 3, 7)), (0, (3, 2, 5)))
 
 
-def _smaller(size: int, place: int) -> tuple[int, int, int]:
-    """Three small sizes, none of which a kernel for multiples of something can rely on; others at other places."""
+def _smaller(size: int, place: int, of: int) -> tuple[int, int, int]:
+    """Three small sizes, none of which a kernel for multiples of something can rely on; others at other places. Each is
+    odd times `of` where that is more than 1."""
     least, small = next((least, small) for least, small in _LADDER if size >= least)
-    return small if least <= 8 else (small[0] + 2 * place, small[1] + 2 * place, small[2] + 2 * place)
+    a, b, c = small if least <= 8 else (small[0] + 2 * place, small[1] + 2 * place, small[2] + 2 * place)
+    return (a, b, c) if of == 1 else (of * (a // of | 1), of * (b // of | 1), of * (c // of | 1))
 
 
 # ---

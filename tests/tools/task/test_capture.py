@@ -15,6 +15,7 @@ from kerneltune.tools.task.capture import Watch, made_with, named, seen_call, ta
 from kerneltune.tools.task.load import read_task
 from kerneltune.tools.task.write import SeenTensor
 from tests.test_house import HEAVY
+from tests.tools.task.test_skeleton import run_small_cases
 
 CODE = """
 import torch
@@ -36,6 +37,15 @@ class Mlp(nn.Module):
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
     def forward(self, hidden_states, mask=None):
         return self.down(self.up(hidden_states))
+
+class Rotary(nn.Module):
+    def __init__(self, length, head_dim):
+        super().__init__()
+        angles = torch.outer(torch.arange(length).float(), torch.arange(0, head_dim, 2).float())
+        self.register_buffer("cos", angles.cos(), persistent=False)
+    def forward(self, q):
+        a, b = q.chunk(2, dim=-1)
+        return torch.cat((a * self.cos, b * self.cos), dim=-1)
 """
 
 
@@ -83,6 +93,15 @@ def test_what_is_seen_becomes_a_task_with_weights_and_what_the_module_was_made_w
     assert "return [COLS, 64]  # width, hidden" in path.read_text()
 
 
+def test_a_size_that_only_half_of_is_seen_in_the_module_is_that_of_the_call(mine: ModuleType, tmp_path: Path) -> None:
+    with Watch(mine.Rotary) as seen:
+        mine.Rotary(40, 48)(torch.randn(2, 3, 40, 48))
+    path = tmp_path / "rotary_task.py"
+    path.write_text(seen.source())
+    assert "return [SEQUENCE, HEAD_DIM]  # length, head_dim" in path.read_text()
+    run_small_cases(path)
+
+
 def test_values_are_drawn_as_they_were_seen() -> None:
     call = seen_call({"x": torch.rand(100) * 9, "i": torch.tensor([3, 7]), "y": torch.randn(64) + 50, "flag": True})
     x, i, y = (call.arguments[name] for name in ("x", "i", "y"))
@@ -106,6 +125,7 @@ def test_arguments_of_a_constructor_are_found_in_the_module_or_by_trying(mine: M
     assert made_with(mine.Norm(24, 1e-3)) == {"eps": 1e-3, "dim": 24}
     assert made_with(mine.Mlp(8)) == {"width": 8}
     assert made_with(mine.Mlp(8, 24)) == {"width": 8, "hidden": 24}
+    assert made_with(mine.Rotary(40, 48), [torch.zeros(2, 40, 48)]) == {"length": 40, "head_dim": 48}
     model = mine.Norm(4)
     model.extra = torch.nn.Linear(3, 3)
     with pytest.raises(TaskError, match=r"made_with=\{'dim': …\}"):

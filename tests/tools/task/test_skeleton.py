@@ -444,6 +444,55 @@ def test_what_is_told_wrongly_is_refused_with_what_would_do(
         told_calls(parts, [shape], dtype)
 
 
+def run_small_cases(path: Path) -> None:
+    """Raises what the reference of a task raises at sizes that were made up."""
+    for case in read_task(path).cases[1:]:
+        names: dict[str, Any] = {}
+        exec(path.read_text(), names)
+        names |= case.overrides
+        names["Model"](*names["get_init_inputs"]())(*names["get_inputs"]())
+
+
+HALVES = """import torch
+import torch.nn.functional as F
+def half(x): return x[..., : x.shape[-1] // 2]
+def gate(x):
+    a, b = x.chunk(2, dim=-1)
+    return F.silu(a) * b
+def turn(q, cos): return half(q) * cos
+def rows(x): return F.glu(x.unflatten(-1, (-1, 4)))
+class Rotary(torch.nn.Module):
+    \"\"\"Of queries, [batch, seq, heads, head_dim].\"\"\"
+    def __init__(self, seq, head_dim):
+        super().__init__()
+        self.register_buffer("cos", torch.ones(seq, 1, head_dim // 2))
+    def forward(self, q):
+        a, b = q.chunk(2, dim=-1)
+        return torch.cat((a * self.cos, b * self.cos), -1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "wanted"),
+    [
+        ("gate", ["x=8,512,1024"], "torch.randn(BATCH, SEQUENCE, COLS)"),
+        ("turn", ["q=4,16,512,128", "cos=512,64"], "torch.randn(SEQUENCE, HEAD_DIM // 2)"),
+        ("rows", ["x=512,1024"], "torch.randn(ROWS, COLS)"),
+        ("Rotary", ["q=4,512,16,128"], "return [SEQ, HEAD_DIM]  # seq, head_dim\n"),
+    ],
+)
+def test_what_is_taken_apart_into_equal_parts_can_be_in_every_case(
+    name: str, shapes: list[str], wanted: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "halves.py"
+    path.write_text(HALVES)
+    parts = parts_of(HALVES, name, path)
+    text = task_source(parts, "halves.py", told_calls(parts, shapes, "bf16"))
+    assert wanted in text
+    (tmp_path / "halves_task.py").write_text(text)
+    run_small_cases(tmp_path / "halves_task.py")
+
+
 def test_calls_that_were_seen_are_weighted_cases_of_the_constants_that_varied(tmp_path: Path) -> None:
     init, forward = (
         "def __init__(self, dim, eps=1e-6):\n    super().__init__()",
