@@ -72,7 +72,12 @@ def packaged(
     for gradients in backward:
         _require_gradients(gradients.task, first)
     count, its = len(its), [*its, *(replace(k, source=k.source.removeprefix("\ufeff")) for k in backward)]
-    texts = "".join(one.source + one.task.source for one in its)
+    before, _, rest = _text("op.py").partition("# facts")
+    after = rest.partition("# end of facts\n")[2]
+    if any(language_of(one.source) == "ptx" for one in its):
+        after = _text("ptx.py").partition("\n\n")[2].replace("# loader\n", "") + "\n" + after
+    # Inductor keeps compiled code by the operator's name, and what the operator gives back is up to our code as well
+    texts = "".join([before, after, *(one.source + one.task.source for one in its)])
     facts = {
         "NAME": repr(name),
         "OP": repr(f"{name}_{hashlib.sha256(texts.encode(errors='replace')).hexdigest()[:12]}"),
@@ -84,10 +89,6 @@ def packaged(
         "KERNELS": "[\n" + "".join(map(_kernel, its)) + "]",
     }
     said = "".join(f"{fact} = {value}\n" for fact, value in facts.items())
-    before, _, rest = _text("op.py").partition("# facts")
-    after = rest.partition("# end of facts\n")[2]
-    if any(language_of(one.source) == "ptx" for one in its):
-        after = _text("ptx.py").partition("\n\n")[2].replace("# loader\n", "") + "\n" + after
     its_own = {n.id for n in ast.walk(ast.parse(before + after)) if isinstance(n, ast.Name)} | set(dir(builtins))
     exported = f"{called[0]}_op" if called[0] in its_own else called[0]
     docstring = _docstring(name, module or file_name(first).removesuffix(".py"), exported)
