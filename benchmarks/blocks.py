@@ -5,17 +5,19 @@
 As a user would: the block is run once while its ops are watched (`kerneltune.capture`); each distinct op gets a run of
 the offline author and one of its gradients (`--seconds` are for both together), one packaged file of both kernels, and
 `patch`. Then the forward, and a training step (forward, and gradients of inputs and parameters for random gradients of
-the outputs): eager and compiled, the original and the patched block, with a warm L2. Rounds of A B C D D C B A in
+the outputs): eager and compiled, the original and the patched block, with a warm L2. As CUDA graphs that are replayed,
+which is what a job sees that keeps its GPU busy; and as Python calls them, host included. Rounds of A B C D D C B A in
 random order, `--block-ms` of calls each after one that is not counted; the speed-up over the compiled original is of
-pairs within a round, with its 95 % interval. Prints tables in Markdown; with `--profile`, shares of the GPU's time.
-Without a GPU (or with `--tiny`) the blocks are small; without one the kernels answer in Triton's interpreter and
-nothing is timed. Exit code 1 where an op has no kernel, one did not answer, or answers are further from float64 than
-the original's.
+pairs within a round; intervals are of 95 %. Prints tables in Markdown, with the sum of the kernels' times; with
+`--profile`, which kernels take it. Without a GPU (or with `--tiny`) the blocks are small; without one the kernels
+answer in Triton's interpreter and nothing is timed. Exit code 1 where an op has no kernel, one did not answer, or
+answers are further from float64 than the original's.
 """
 
 import argparse
 import contextlib
 import copy
+import gc
 import math
 import os
 import random
@@ -34,6 +36,7 @@ from torch._C._autograd import DeviceType
 
 import kerneltune
 from kerneltune.agent.api import Capture
+from kerneltune.tools.backends.cuda.passes import captured
 from kerneltune.tools.judge.timing.statistics import (
     CANDIDATE,
     RoundSeries,
@@ -156,7 +159,7 @@ OPS: tuple[type[nn.Module], ...] = (AddRMSNorm, Rotary, SwiGLU, AddLayerNorm, Bi
 # of each block its size, and a tiny one: batch, sequence, dim, heads, hidden
 BLOCKS = {
     "llama": (llama, (4, 2048, 2048, 16, 5632), (2, 16, 64, 4, 176)),
-    "vit": (vit, (32, 197, 1024, 16, 4096), (2, 17, 64, 4, 256)),
+    "vit": (vit, (128, 197, 1024, 16, 4096), (2, 17, 64, 4, 256)),
 }
 
 
@@ -217,8 +220,28 @@ def agree(arms: dict[str, Arm], inputs: Sequence[Tensor], cotangents: Sequence[T
     return all(its[name] <= MOST_FURTHER * its[ORIGINAL] for its in (alone, off) for name in (PATCHED, BOTH))
 
 
-def timed(runs: dict[str, Callable[[], object]], given: argparse.Namespace) -> RoundSeries:
-    """Rounds of all runs in palindromes, in microseconds a call."""
+Runs = dict[str, Callable[[], object]]  # of each arm
+
+
+def graphed(runs: Runs) -> Runs:
+    """The replays of CUDA graphs of those runs that can be captured; prints why others cannot."""
+    found: Runs = {}
+    for name, run in runs.items():
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                run()
+            gc.collect()  # what autograd still holds of earlier calls is bound to their stream
+            try:
+                found[name] = captured(run, stream).replay
+            except RuntimeError as error:
+                print(f"- {name}: no CUDA graph: {str(error).splitlines()[0]}", flush=True)
+    return found
+
+
+def timed(runs: Runs, given: argparse.Namespace) -> dict[str, RoundSeries]:
+    """Rounds of all runs in palindromes, in microseconds a call: for each the rounds with it as the candidate."""
 
     def block_us(run: Callable[[], object], count: int) -> float:
         run()  # which the GPU works on while the host gets ahead
@@ -230,38 +253,32 @@ def timed(runs: dict[str, Callable[[], object]], given: argparse.Namespace) -> R
         end.synchronize()
         return 1000 * float(start.elapsed_time(end)) / count
 
-    series, rng = RoundSeries(Rules(), (COMPILED,)), random.Random(0)
+    series, rng = {name: RoundSeries(Rules(), (COMPILED,)) for name in runs}, random.Random(0)
     quickest_us = {name: min(block_us(run, 3) for _ in range(3)) for name, run in runs.items()}
     for _ in range(given.rounds):
         blocks: dict[str, list[float]] = {name: [] for name in runs}
         for name in palindrome(list(runs), rng):
             blocks[name].append(block_us(runs[name], math.ceil(1000 * given.block_ms / quickest_us[name])))
-        series.add(blocks | {CANDIDATE: blocks[BOTH]}, 0.0)
+        for name, its in series.items():
+            its.add(blocks | {CANDIDATE: blocks[name]}, 0.0)
     return series
 
 
-def row(what: str, series: RoundSeries) -> str:
-    """A line of the table: medians and their intervals, and how many times as fast the patched, compiled block is."""
-    medians = [microseconds_over([series], name) for name in ARMS]
-    (gain,) = comparisons_over([series])
-    times = " | ".join(f"{its.median:.0f} ({its.low:.0f} to {its.high:.0f})" for its in medians)
-    return f"| {what} | {times} | {gain.speedup:.3f} ({gain.low:.3f} to {gain.high:.3f}) |"
+def cells(series: RoundSeries) -> str:
+    """Of a run: the median time and its interval, and how many times as fast as the compiled original it is."""
+    its, (gain,) = microseconds_over([series], CANDIDATE), comparisons_over([series])
+    speedup = f"{gain.speedup:.3f} ({gain.low:.3f} to {gain.high:.3f})"
+    return f"{its.median:.0f} ({its.low:.0f} to {its.high:.0f}) | {speedup}"
 
 
-def print_profile(what: str, run: Callable[[], object]) -> None:
-    """Print which kernels take the GPU's time, of five calls."""
+def kernels_us(run: Callable[[], object]) -> dict[str, float]:
+    """What each kernel takes of a call's time on the GPU, the longest first, by torch.profiler over five calls."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as its:
         for _ in range(5):
             run()
         torch.cuda.synchronize()
-    kernels = [e for e in its.key_averages() if e.device_type == DeviceType.CUDA]
-    kernels.sort(key=lambda e: -e.self_device_time_total)
-    whole_us = sum(e.self_device_time_total for e in kernels)
-    print(f"\n{what}: {whole_us / 5:.0f} µs of kernels a call, by torch.profiler\n")
-    print("| kernel | calls | µs | share |\n| --- | ---: | ---: | ---: |")
-    for e in kernels[:8]:
-        us = e.self_device_time_total
-        print(f"| `{e.key[:80]}` | {e.count / 5:g} | {us / 5:.0f} | {us / whole_us:.1%} |", flush=True)
+    found = {e.key: e.self_device_time_total / 5 for e in its.key_averages() if e.device_type == DeviceType.CUDA}
+    return dict(sorted(found.items(), key=lambda kernel: -kernel[1]))
 
 
 def print_times(title: str, arms: dict[str, Arm], given: argparse.Namespace, *tensors: Sequence[Tensor]) -> None:
@@ -274,13 +291,22 @@ def print_times(title: str, arms: dict[str, Arm], given: argparse.Namespace, *te
     def training_step(arm: Arm) -> Callable[[], object]:
         return lambda: step(arm, inputs, cotangents)
 
-    print(f"\n| {title}, µs | {' | '.join(ARMS)} | compiled / {BOTH} |\n| --- |{' ---: |' * 5}")
-    each = {"forward": forward, "training step": training_step}
-    for what, of in each.items():
-        print(row(what, timed({name: of(arm) for name, arm in arms.items()}, given)), flush=True)
-    for what, of in each.items() if given.profile else ():
-        for name in (COMPILED, BOTH):
-            print_profile(f"{title}, {what}, {name}", of(arms[name]))
+    lines = [f"| {title}, µs | CUDA graph | compiled / it | host included | compiled / it | sum of kernels |"]
+    lines += [f"| --- |{' ---: |' * 5}"]
+    for what, of in {"forward": forward, "training step": training_step}.items():
+        runs = {name: of(arm) for name, arm in arms.items()}
+        graphs = graphed(runs)
+        replayed, called = timed(runs | graphs, given), timed(runs, given)
+        for name, run in runs.items():
+            kernels, graph = kernels_us(run), "" if name in graphs else "not captured: "
+            whole_us = sum(kernels.values())
+            times = f"{graph}{cells(replayed[name])} | {cells(called[name])}"
+            lines.append(f"| {what}, {name} | {times} | {whole_us:.0f} |")
+            if given.profile and name in (COMPILED, BOTH):
+                print(f"\n| {title}, {what}, {name} | µs | share |\n| --- | ---: | ---: |")
+                for kernel, us in list(kernels.items())[:8]:
+                    print(f"| `{kernel[:80]}` | {us:.0f} | {us / whole_us:.1%} |", flush=True)
+    print("", *lines, sep="\n", flush=True)
 
 
 def measure(name: str, given: argparse.Namespace) -> bool:
