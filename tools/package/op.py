@@ -6,6 +6,7 @@ The kernel runs for what was verified; whatever else comes goes to the reference
 
 import ast
 import builtins
+import contextlib
 import copy
 import fnmatch
 import functools
@@ -340,8 +341,7 @@ def _opaque(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) 
     Autograd and compiled code may give it tensors that begin anywhere."""
     _places[place].calls["gradients" if VERIFIED[entry].backward else "kernel"] += 1
     tensors = [t.clone() if t.data_ptr() % 16 else t for t in tensors]
-    answers = _places[place].run(entry, tensors, state)
-    answers = [answers[number] for number in dict.fromkeys(_firsts(entry))]
+    answers = _distinct(_places[place].run(entry, tensors, state), entry)
     taken = {t.untyped_storage().data_ptr() for t in (*tensors, *state)}
     for index, answer in enumerate(answers):
         if answer.untyped_storage().data_ptr() in taken:
@@ -354,8 +354,8 @@ def _shapes(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) 
     """The outputs without their data."""
     its = VERIFIED[entry]
     lead = next((t.shape for t, s in zip(tensors, _specs(its.inputs), strict=True) if None in s.shape), ())
-    made, specs = [], _specs(its.outputs)
-    for spec in [specs[number] for number in dict.fromkeys(_firsts(entry))]:
+    made = []
+    for spec in _distinct(_specs(its.outputs), entry):
         shape = [lead[axis] if size is None else size for axis, size in enumerate(spec.shape)]
         if spec.stride is None:
             made.append(tensors[0].new_empty(shape, dtype=spec.dtype))
@@ -367,10 +367,11 @@ def _shapes(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) 
 def _in_sight(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) -> list[Tensor]:
     """The kernel, for a compiler that looks into its host code. What that traces is not counted as a call."""
     if not _is_foreign(tensors[0]):
-        _places[place].calls["kernel"] += 1
+        _places[place].calls["gradients" if VERIFIED[entry].backward else "kernel"] += 1
     its, (model, paths) = VERIFIED[entry], _seen[entry]
     given = {paths[key]: tensor for key, tensor in zip(its.state, state, strict=True) if key in paths}
-    return _answers(torch.func.functional_call(model, given, tuple(_filled(its.inputs, iter(tensors)))), its)
+    found = torch.func.functional_call(model, given, tuple(_filled(its.inputs, iter(tensors))))
+    return _distinct(_answers(found, its), entry)
 
 
 class _InSight:
@@ -402,33 +403,52 @@ class _Launches:
         self._floats += [value for name, value in values.items() if type(value) is float and name not in fixed]
 
 
-def _traceable() -> list[tuple[nn.Module, dict[str, str]]]:
-    """For each entry a ModelNew without data whose launches can be seen, and its names for the state; nothing if one of
-    them has more than that, or would be another kernel in a compiled graph."""
-    modules, found, kernels = [_new_kernel(number) for number in range(len(KERNELS))], [], []
-    floats: list[float] = []
-    for module, its in zip(modules, KERNELS, strict=True):
-        for name in its.launched:
+@contextlib.contextmanager
+def _some_device() -> Iterator[None]:
+    """Let host code ask for the number of a GPU's multiprocessors; whoever asks more is not traced."""
+    module: Any = torch.cuda
+    known, module.get_device_properties = module.get_device_properties, _properties
+    try:
+        yield
+    finally:
+        module.get_device_properties = known
+
+
+def _properties(device: Any = None) -> Any:
+    return types.SimpleNamespace(multi_processor_count=1)
+
+
+def _traceable(numbers: Sequence[int]) -> dict[int, tuple[nn.Module, dict[str, str]]]:
+    """For each of these entries a ModelNew without data whose launches can be seen, and its names for the state;
+    nothing if one of them has more than that, returns memory of something else, or would be another kernel in a
+    compiled graph."""
+    modules = {VERIFIED[number].kernel: _new_kernel(VERIFIED[number].kernel) for number in numbers}
+    found, kernels, floats = {}, [], list[float]()
+    for number, module in modules.items():
+        for name in KERNELS[number].launched:
             if type(kernel := getattr(module, name)).__name__ not in ("JITFunction", "Autotuner"):  # TRITON_INTERPRET=1
-                return []
+                return {}
             kernels.append((module, name, kernel))
             setattr(module, name, _Launches(kernel, floats))
-    forwards = [entry for entry in VERIFIED if not entry.backward]
-    for entry in forwards if all(KERNELS[entry.kernel].launched for entry in forwards) else ():
+    for number in numbers if all(KERNELS[number].launched for number in modules) else ():
+        entry = VERIFIED[number]
         try:
-            model = _made(modules[entry.kernel].ModelNew, entry.init, "meta")
-            with torch.no_grad():
-                model(*_filled(entry.inputs, iter(_without_data(entry))))
+            model, given = _made(modules[entry.kernel].ModelNew, entry.init, "meta"), _without_data(entry)
+            with torch.no_grad(), _some_device():
+                answers = _distinct(_answers(model(*_filled(entry.inputs, iter(given))), entry), number)
         except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError):  # it reads values, or asks a GPU
-            return []
+            return {}
         own = dict(model.state_dict(keep_vars=True))
         paths = _paired(own, entry.state)
         if set(own) != set(paths.values()) or any(name not in own for name, _ in model.named_buffers()):
-            return []
-        found.append((model, paths))
+            return {}
+        memory = [t.untyped_storage()._cdata for t in (*given, *own.values(), *answers)]
+        if len(set(memory)) < len(memory):
+            return {}
+        found[number] = (model, paths)
     for module, name, kernel in kernels:
         setattr(module, name, _InSight(kernel))
-    return found if not floats else []
+    return {} if floats else found
 
 
 def _refuse(context: Any, *gradients: Any) -> None:
@@ -476,9 +496,7 @@ class _Eager(torch.autograd.Function):
     longer than many a kernel."""
 
     @staticmethod
-    def forward(
-        ctx: Any, entry: int, backward: int, place: int, count: int, *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, entry: int, backward: int, place: int, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.entry, ctx.number, ctx.place, ctx.count = entry, backward, place, count
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
@@ -492,6 +510,10 @@ class _Eager(torch.autograd.Function):
         run = _backward if torch.compiler.is_compiling() or _is_watched() else _opaque
         of_tensors, of_state = _gradients_by(run, ctx.number, ctx, gradients)
         return (None, None, None, None, *of_tensors, *of_state)
+
+
+def _distinct(answers: list[Any], number: int) -> list[Any]:
+    return [answers[first] for first in dict.fromkeys(_firsts(number))]
 
 
 @functools.cache
@@ -517,17 +539,22 @@ def _parameters_of(number: int) -> tuple[str, ...]:
     return tuple(name for name, _ in _made(_reference(number).Model, VERIFIED[number].init, "cpu").named_parameters())
 
 
-_seen = _traceable()
-if _seen:
-    _operator: Any = torch.library.triton_op(f"kerneltune::{OP}", _in_sight, mutates_args=())
-else:
-    _operator = torch.library.custom_op(f"kerneltune::{OP}", _opaque, mutates_args=())
-    _operator.register_fake(_shapes)
-_has_backward = any(entry.backward for entry in VERIFIED)
-if _has_backward:
+def _registered(name: str, numbers: Sequence[int]) -> Any:
+    """The operator for these entries. What is traceable is added to `_seen`."""
+    if seen := _traceable(numbers):
+        _seen.update(seen)
+        return torch.library.triton_op(name, _in_sight, mutates_args=())
+    operator: Any = torch.library.custom_op(name, _opaque, mutates_args=())
+    operator.register_fake(_shapes)
+    return operator
+
+
+_seen: dict[int, tuple[nn.Module, dict[str, str]]] = {}
+_backwards = [number for number, entry in enumerate(VERIFIED) if entry.backward]
+_operator = _registered(f"kerneltune::{OP}", [n for n in range(len(VERIFIED)) if n not in _backwards])
+if _backwards:
     _operator.register_autograd(_gradients, setup_context=_keep)
-    _backward: Any = torch.library.custom_op(f"kerneltune::{OP}_backward", _opaque, mutates_args=())
-    _backward.register_fake(_shapes)
+    _backward = _registered(f"kerneltune::{OP}_backward", _backwards)
 else:
     _operator.register_autograd(_refuse)
 
@@ -668,7 +695,7 @@ def _call(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: Mappi
     if why := _why_not(place, module, args, kwargs, (*tensors, *state), number):
         return _by_reference(place, module, args, kwargs, why)
     needs_gradients = torch.is_grad_enabled() and any([t.requires_grad for t in (*tensors, *state)])
-    if needs_gradients and not _has_backward:
+    if needs_gradients and not _backwards:
         raise RuntimeError(_NO_BACKWARD)
     batched = [extra > 0 and None in spec.shape for spec in _specs(entry.inputs)]
     lead = tuple(tensors[batched.index(True)].shape[: extra + 1]) if extra else ()

@@ -491,26 +491,38 @@ def test_gradients_that_no_kernel_has_are_those_of_pytorch_or_an_error(tmp_path:
     assert op.calls(norm)[""] == {"reference": 1, "kernel": 1, "gradients": 1}
 
 
+def launching(source: str, output: str) -> str:
+    """A kernel that launches something where it is traced without data, as a compiler does."""
+    launches = source.replace("import torch\n", "import torch, triton\n@triton.jit\ndef kernel(x, y): pass\n", 1)
+    without_data = (
+        f"        if x.is_meta:\n            y = {output}\n            kernel[(1,)](x, torch.empty_like(x))\n"
+        "            return y\n"
+    )
+    return launches.replace("        wide", f"{without_data}        wide", 1)
+
+
+@pytest.mark.parametrize("of_backward", [False, True], ids=["forward", "both"])
 def test_a_training_call_of_a_kernel_whose_launches_are_seen_is_counted_but_not_in_a_compiled_graph(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_backward: bool
 ) -> None:
     torch.compiler.reset()
-    without_data = (
-        "        if x.is_meta:\n            kernel[(1,)](x, y := torch.empty_like(x))\n            return y\n"
-    )
-    launches = NORM_KERNEL.replace("calls = []", "import triton\n@triton.jit\ndef kernel(x, y): pass")
-    launches = launches.replace("        wide =", f"{without_data}        wide =")
+    gradients = launching(NORM_GRADIENTS, "torch.empty_like(x), self.forward_model.weight * 1")
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    op, norm = with_gradients(tmp_path, NORM, NORM_GRADIENTS, launches), Norm()
+    kernels = gradients if of_backward else NORM_GRADIENTS, launching(NORM_KERNEL, "torch.empty_like(x)")
+    op, norm = with_gradients(tmp_path, NORM, *kernels), Norm()
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # a CPU is what it was verified for; it launches nothing here
-    assert op._seen
+    assert {op.VERIFIED[number].backward for number in op._seen} == {False, of_backward}
     wanted = trained(copy.deepcopy(norm))
     op.patch(norm)
-    for compiled, counted in ((False, {"kernel": 4, "gradients": 2}), (True, {"gradients": 2})):
+    for compiled, counted in ((False, {"kernel": 4, "gradients": 2}), (True, {} if of_backward else {"gradients": 2})):
         again = copy.deepcopy(norm)
         for found, its in zip(trained(again, compiled=compiled), wanted, strict=True):
             torch.testing.assert_close(found, its)
         assert op.calls(again)[""] == counted
+    x = torch.randn(6, 8)
+    place = vars(norm)[op._ATTRIBUTE]
+    (number,) = [n for n in place.backwards if op._fits(op.VERIFIED[n].inputs[:1], [x], (), 0)]
+    torch.library.opcheck(op._backward, ([x, x], [norm.gain.detach()], number, place.number))
 
 
 def test_gradients_that_are_one_tensor_in_the_reference_are_not_copied(tmp_path: Path) -> None:
