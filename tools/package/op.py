@@ -513,13 +513,14 @@ class _Eager(torch.autograd.Function):
 
 
 def _distinct(answers: list[Any], number: int) -> list[Any]:
+    """Those that are not an earlier one again."""
     return [answers[first] for first in dict.fromkeys(_firsts(number))]
 
 
 @functools.cache
 def _firsts(number: int) -> tuple[int, ...]:
-    """For each answer of an entry, the first one that is the same tensor. Gradients of both terms of a
-    sum are, where they are one in the reference: to copy it would be to read and write it once more."""
+    """For each answer of an entry, the first one that is the same tensor. Gradients of both terms of a sum are, where
+    they are one in the reference: to copy it would be to read and write it once more."""
     entry = VERIFIED[number]
     count = len(_specs(entry.outputs))
     if not entry.backward:
@@ -716,10 +717,10 @@ def _call(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: Mappi
 
 
 class _Known(NamedTuple):
-    """What was decided for a call with nothing but tensors. `number`: of the entry; `backward`: of that
-    for its gradients, where they are needed; `lead` and `folded`: what dimensions are folded into one, and the shapes
-    that the kernel is given then; `state`: where each tensor of the
-    state is held, the tensor, its address, whether it needs a gradient, and where the kernel has it."""
+    """What was decided for a call with nothing but tensors. `number`: of the entry; `backward`: of that for its
+    gradients, where they are needed; `lead` and `folded`: what dimensions are folded into one, and the shapes that the
+    kernel is given then; `state`: where each tensor of the state is held, the tensor, its address, whether it needs a
+    gradient, and where the kernel has it."""
 
     number: int
     backward: int | None
