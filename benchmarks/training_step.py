@@ -5,13 +5,16 @@
 For each built-in task two runs of the offline author, of the task and of its gradients (`optimize --backward`); ours is
 the sum of both medians, each with a cold L2 and inputs alone saved in between. Theirs is `torch.autograd.grad` through
 the reference, eager, by torch.compile and by its max-autotune, with what each chooses to save: the median of
-triton.testing.do_bench, the L2 cold before the forward only, which is in their favour. Prints a table in Markdown and
-the geometric mean over the faster of the compiled ones. Without a GPU there are verdicts and no times. Exit code 1
-where a task has no accepted kernel for one of both.
+triton.testing.do_bench, the L2 cold before the forward only, which is in their favour. The host bounds a short step so
+measured (887 us of rms_norm's, whose kernels take 236), so that the sum of the two runs' fastest compiled baselines,
+which have no host, counts where it is less. Prints a table in Markdown and the geometric mean over the least of the
+compiled ones. Without a GPU there are verdicts and no times. Exit code 1 where a task has no accepted kernel for one of
+both.
 """
 
 import argparse
 import gc
+import math
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -28,6 +31,13 @@ def ours_us(result: kerneltune.Result) -> float | None:
     """The best kernel's median; None where nothing was timed."""
     timing = result.verdict.timing if result.verdict else None
     return timing.median_us if timing else None
+
+
+def compiled_us(result: kerneltune.Result) -> float:
+    """The fastest baseline that torch compiled."""
+    return min(
+        (one.baseline_us for name, one in result.speedups.items() if name.startswith("compile")), default=math.inf
+    )
 
 
 def step_us(name: str, mode: str | None) -> float:
@@ -60,13 +70,15 @@ def row(name: str, both: Sequence[kerneltune.Result]) -> tuple[str, float | None
     """A line of the table, and how many times as fast ours is; None where it was not timed."""
     forward, backward = map(ours_us, both)
     if forward is None or backward is None:
-        return f"| {name} | {' | '.join(r.verdict.status if r.verdict else 'none' for r in both)} | | | | | |", None
+        statuses = " | ".join(r.verdict.status if r.verdict else "none" for r in both)
+        return f"| {name} | {statuses} |{' |' * (3 + len(MODES))}", None
     steps = []
     for mode in MODES.values():
         steps.append(step_us(name, mode))
         gc.collect()
-    gain = min(steps[1:]) / (forward + backward)
-    told = " | ".join(f"{us:.1f}" for us in (forward, backward, forward + backward, *steps))
+    apart = sum(map(compiled_us, both))
+    gain = min(*steps[1:], apart) / (forward + backward)
+    told = " | ".join(f"{us:.1f}" for us in (forward, backward, forward + backward, *steps, apart))
     return f"| {name} | {told} | {gain:.2f} |", gain
 
 
@@ -78,8 +90,8 @@ def main() -> int:
     parser.add_argument("--attempts", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=40.0)
     given = parser.parse_args()
-    print(f"| task | forward | backward | both | {' | '.join(MODES)} | speed-up |")
-    print("| --- |" + " ---: |" * (4 + len(MODES)))
+    print(f"| task | forward | backward | both | {' | '.join(MODES)} | compiled apart | speed-up |")
+    print("| --- |" + " ---: |" * (5 + len(MODES)))
     gains, complete = [], True
     for name in given.tasks:
         both = [
@@ -94,7 +106,7 @@ def main() -> int:
         gains += [gain] if gain else []
         complete = complete and all(result.best for result in both)
     if gains:
-        print(f"\ngeometric mean {geometric_mean(gains):.3f} over the faster of the compiled ones, {len(gains)} tasks")
+        print(f"\ngeometric mean {geometric_mean(gains):.3f} over the least of the compiled ones, {len(gains)} tasks")
     return 0 if complete else 1
 
 

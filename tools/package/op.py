@@ -6,6 +6,7 @@ The kernel runs for what was verified; whatever else comes goes to the reference
 
 import ast
 import builtins
+import contextlib
 import copy
 import fnmatch
 import functools
@@ -301,11 +302,9 @@ class _Place:
         """Know the next call like this one."""
         if len(self.known) >= 1000:
             self.known.clear()
-        slots = zip(self.paths.values(), state, known.bound.slots, strict=True)
-        held = [(*_slot(module, path), tensor, tensor.data_ptr(), slot) for path, tensor, slot in slots]
-        self.known[tuple([(type(t), t.shape, t.stride(), t.dtype, t.device) for t in args])] = known._replace(
-            state=held
-        )
+        slots = zip(self.paths.values(), state, self.bound[known.number].slots, strict=True)
+        held = [(*_slot(module, path), t, t.data_ptr(), t.requires_grad, slot) for path, t, slot in slots]
+        self.known[_likeness(args)] = known._replace(state=held)
 
     def run(self, number: int, tensors: Sequence[Tensor], state: Sequence[Tensor]) -> list[Tensor]:
         """The kernel's answers, in the order of the entry's outputs."""
@@ -342,8 +341,7 @@ def _opaque(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) 
     Autograd and compiled code may give it tensors that begin anywhere."""
     _places[place].calls["gradients" if VERIFIED[entry].backward else "kernel"] += 1
     tensors = [t.clone() if t.data_ptr() % 16 else t for t in tensors]
-    answers = _places[place].run(entry, tensors, state)
-    answers = [answers[number] for number in dict.fromkeys(_firsts(entry))]
+    answers = _distinct(_places[place].run(entry, tensors, state), entry)
     taken = {t.untyped_storage().data_ptr() for t in (*tensors, *state)}
     for index, answer in enumerate(answers):
         if answer.untyped_storage().data_ptr() in taken:
@@ -356,8 +354,8 @@ def _shapes(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) 
     """The outputs without their data."""
     its = VERIFIED[entry]
     lead = next((t.shape for t, s in zip(tensors, _specs(its.inputs), strict=True) if None in s.shape), ())
-    made, specs = [], _specs(its.outputs)
-    for spec in [specs[number] for number in dict.fromkeys(_firsts(entry))]:
+    made = []
+    for spec in _distinct(_specs(its.outputs), entry):
         shape = [lead[axis] if size is None else size for axis, size in enumerate(spec.shape)]
         if spec.stride is None:
             made.append(tensors[0].new_empty(shape, dtype=spec.dtype))
@@ -369,10 +367,11 @@ def _shapes(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) 
 def _in_sight(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) -> list[Tensor]:
     """The kernel, for a compiler that looks into its host code. What that traces is not counted as a call."""
     if not _is_foreign(tensors[0]):
-        _places[place].calls["kernel"] += 1
+        _places[place].calls["gradients" if VERIFIED[entry].backward else "kernel"] += 1
     its, (model, paths) = VERIFIED[entry], _seen[entry]
     given = {paths[key]: tensor for key, tensor in zip(its.state, state, strict=True) if key in paths}
-    return _answers(torch.func.functional_call(model, given, tuple(_filled(its.inputs, iter(tensors)))), its)
+    found = torch.func.functional_call(model, given, tuple(_filled(its.inputs, iter(tensors))))
+    return _distinct(_answers(found, its), entry)
 
 
 class _InSight:
@@ -404,33 +403,52 @@ class _Launches:
         self._floats += [value for name, value in values.items() if type(value) is float and name not in fixed]
 
 
-def _traceable() -> list[tuple[nn.Module, dict[str, str]]]:
-    """For each entry a ModelNew without data whose launches can be seen, and its names for the state; nothing if one of
-    them has more than that, or would be another kernel in a compiled graph."""
-    modules, found, kernels = [_new_kernel(number) for number in range(len(KERNELS))], [], []
-    floats: list[float] = []
-    for module, its in zip(modules, KERNELS, strict=True):
-        for name in its.launched:
+@contextlib.contextmanager
+def _some_device() -> Iterator[None]:
+    """Let host code ask for the number of a GPU's multiprocessors; whoever asks more is not traced."""
+    module: Any = torch.cuda
+    known, module.get_device_properties = module.get_device_properties, _properties
+    try:
+        yield
+    finally:
+        module.get_device_properties = known
+
+
+def _properties(device: Any = None) -> Any:
+    return types.SimpleNamespace(multi_processor_count=1)
+
+
+def _traceable(numbers: Sequence[int]) -> dict[int, tuple[nn.Module, dict[str, str]]]:
+    """For each of these entries a ModelNew without data whose launches can be seen, and its names for the state;
+    nothing if one of them has more than that, returns memory of something else, or would be another kernel in a
+    compiled graph."""
+    modules = {VERIFIED[number].kernel: _new_kernel(VERIFIED[number].kernel) for number in numbers}
+    found, kernels, floats = {}, [], list[float]()
+    for number, module in modules.items():
+        for name in KERNELS[number].launched:
             if type(kernel := getattr(module, name)).__name__ not in ("JITFunction", "Autotuner"):  # TRITON_INTERPRET=1
-                return []
+                return {}
             kernels.append((module, name, kernel))
             setattr(module, name, _Launches(kernel, floats))
-    forwards = [entry for entry in VERIFIED if not entry.backward]
-    for entry in forwards if all(KERNELS[entry.kernel].launched for entry in forwards) else ():
+    for number in numbers if all(KERNELS[number].launched for number in modules) else ():
+        entry = VERIFIED[number]
         try:
-            model = _made(modules[entry.kernel].ModelNew, entry.init, "meta")
-            with torch.no_grad():
-                model(*_filled(entry.inputs, iter(_without_data(entry))))
+            model, given = _made(modules[entry.kernel].ModelNew, entry.init, "meta"), _without_data(entry)
+            with torch.no_grad(), _some_device():
+                answers = _distinct(_answers(model(*_filled(entry.inputs, iter(given))), entry), number)
         except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError):  # it reads values, or asks a GPU
-            return []
+            return {}
         own = dict(model.state_dict(keep_vars=True))
         paths = _paired(own, entry.state)
         if set(own) != set(paths.values()) or any(name not in own for name, _ in model.named_buffers()):
-            return []
-        found.append((model, paths))
+            return {}
+        memory = [t.untyped_storage()._cdata for t in (*given, *own.values(), *answers)]
+        if len(set(memory)) < len(memory):
+            return {}
+        found[number] = (model, paths)
     for module, name, kernel in kernels:
         setattr(module, name, _InSight(kernel))
-    return found if not floats else []
+    return {} if floats else found
 
 
 def _refuse(context: Any, *gradients: Any) -> None:
@@ -446,11 +464,18 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
     """Of the tensors and of the state, by the kernel that was verified for it."""
-    saved, its = list(ctx.saved_tensors), VERIFIED[ctx.entry]
-    tensors, state = saved[: ctx.count], saved[ctx.count :]
-    place = _places[ctx.place]
-    number = _backward_of(place, ctx.entry, tensors, state)
+    saved = list(ctx.saved_tensors)
+    number = _backward_of(_places[ctx.place], ctx.entry, saved[: ctx.count], saved[ctx.count :])
     assert number is not None  # the forward has asked
+    return (*_gradients_by(_backward, number, ctx, gradients), None, None)
+
+
+def _gradients_by(
+    run: Callable[..., list[Tensor]], number: int, ctx: Any, gradients: Sequence[Tensor | None]
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """`number`: of the entry for the gradients."""
+    saved, its, place = list(ctx.saved_tensors), VERIFIED[ctx.entry], _places[ctx.place]
+    tensors, state = saved[: ctx.count], saved[ctx.count :]
     lead = next((t.shape for t, s in zip(tensors, _specs(its.inputs), strict=True) if None in s.shape), ())
     pairs = [(g, s) for g, s in zip(gradients, _specs(its.outputs), strict=True) if s.dtype in _HAS_GRADIENT]
     shapes = [[lead[i] if size is None else size for i, size in enumerate(s.shape)] for _, s in pairs]
@@ -459,17 +484,43 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
         for (g, s), shape in zip(pairs, shapes, strict=True)
     ]
     firsts = _firsts(number)
-    answers = dict(zip(dict.fromkeys(firsts), _backward([*tensors, *given], state, number, ctx.place), strict=True))
+    answers = dict(zip(dict.fromkeys(firsts), run([*tensors, *given], state, number, ctx.place), strict=True))
     found = iter([answers[first] for first in firsts])
     of_tensors = [next(found) if t.dtype in _HAS_GRADIENT else None for t in tensors]
     by_name = {name: next(found) for name in place.backwards[number]}
-    return of_tensors, [by_name.get(key) for key in VERIFIED[number].state], None, None
+    return of_tensors, [by_name.get(key) for key in VERIFIED[number].state]
+
+
+class _Eager(torch.autograd.Function):
+    """What the operator does, where nothing else of torch must see it: without torch.library's layers, which take
+    longer than many a kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, entry: int, backward: int, place: int, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.entry, ctx.number, ctx.place, ctx.count = entry, backward, place, count
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        answers = _opaque([*tensors[:count]], [*tensors[count:]], entry, place)
+        ctx.mark_non_differentiable(*[t for t in answers if t.dtype not in _HAS_GRADIENT])
+        return tuple(answers)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        run = _backward if torch.compiler.is_compiling() or _is_watched() else _opaque
+        of_tensors, of_state = _gradients_by(run, ctx.number, ctx, gradients)
+        return (None, None, None, None, *of_tensors, *of_state)
+
+
+def _distinct(answers: list[Any], number: int) -> list[Any]:
+    """Those that are not an earlier one again."""
+    return [answers[first] for first in dict.fromkeys(_firsts(number))]
 
 
 @functools.cache
 def _firsts(number: int) -> tuple[int, ...]:
-    """For each answer of an entry, the first one that is the same tensor. Gradients of both terms of a
-    sum are, where they are one in the reference: to copy it would be to read and write it once more."""
+    """For each answer of an entry, the first one that is the same tensor. Gradients of both terms of a sum are, where
+    they are one in the reference: to copy it would be to read and write it once more."""
     entry = VERIFIED[number]
     count = len(_specs(entry.outputs))
     if not entry.backward:
@@ -489,17 +540,22 @@ def _parameters_of(number: int) -> tuple[str, ...]:
     return tuple(name for name, _ in _made(_reference(number).Model, VERIFIED[number].init, "cpu").named_parameters())
 
 
-_seen = _traceable()
-if _seen:
-    _operator: Any = torch.library.triton_op(f"kerneltune::{OP}", _in_sight, mutates_args=())
-else:
-    _operator = torch.library.custom_op(f"kerneltune::{OP}", _opaque, mutates_args=())
-    _operator.register_fake(_shapes)
-_has_backward = any(entry.backward for entry in VERIFIED)
-if _has_backward:
+def _registered(name: str, numbers: Sequence[int]) -> Any:
+    """The operator for these entries. What is traceable is added to `_seen`."""
+    if seen := _traceable(numbers):
+        _seen.update(seen)
+        return torch.library.triton_op(name, _in_sight, mutates_args=())
+    operator: Any = torch.library.custom_op(name, _opaque, mutates_args=())
+    operator.register_fake(_shapes)
+    return operator
+
+
+_seen: dict[int, tuple[nn.Module, dict[str, str]]] = {}
+_backwards = [number for number, entry in enumerate(VERIFIED) if entry.backward]
+_operator = _registered(f"kerneltune::{OP}", [n for n in range(len(VERIFIED)) if n not in _backwards])
+if _backwards:
     _operator.register_autograd(_gradients, setup_context=_keep)
-    _backward: Any = torch.library.custom_op(f"kerneltune::{OP}_backward", _opaque, mutates_args=())
-    _backward.register_fake(_shapes)
+    _backward = _registered(f"kerneltune::{OP}_backward", _backwards)
 else:
     _operator.register_autograd(_refuse)
 
@@ -640,71 +696,96 @@ def _call(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: Mappi
     if why := _why_not(place, module, args, kwargs, (*tensors, *state), number):
         return _by_reference(place, module, args, kwargs, why)
     needs_gradients = torch.is_grad_enabled() and any([t.requires_grad for t in (*tensors, *state)])
-    if needs_gradients and not _has_backward:
+    if needs_gradients and not _backwards:
         raise RuntimeError(_NO_BACKWARD)
     batched = [extra > 0 and None in spec.shape for spec in _specs(entry.inputs)]
     lead = tuple(tensors[batched.index(True)].shape[: extra + 1]) if extra else ()
     folded = [t.flatten(0, extra) if its else t for t, its in zip(tensors, batched, strict=True)]
-    if needs_gradients and _backward_of(place, number, folded, state) is None:
+    backward = _backward_of(place, number, folded, state) if needs_gradients else None
+    if needs_gradients and backward is None:
         return _by_reference(place, module, args, kwargs, "backward")
-    if needs_gradients or compiling or _is_watched() or any([_is_foreign(t) for t in (*tensors, *state)]):
+    if compiling or _is_watched() or any([_is_foreign(t) for t in (*tensors, *state)]):
         answers = _operator(folded, state, number, place.number)
     else:
-        place.calls["kernel"] += 1
-        answers = place.run(number, folded, state)
+        known = _Known(number, backward, lead, [t.shape for t in folded], [])
+        answers = _run(place, known, folded, state)
         if not kwargs and len(args) == len(tensors) and all(isinstance(a, Tensor) for a in args):
-            place.remember(module, args, state, _Known(entry, place.bound[number], lead, [t.shape for t in folded], []))
+            place.remember(module, args, state, known)
     if extra:
         answers = [t.view(lead + t.shape[1:]) for t in answers]
     return _filled(entry.outputs, iter(answers))
 
 
 class _Known(NamedTuple):
-    """What was decided for a call with nothing but tensors. `lead` and `folded`: what dimensions are folded into one,
-    and the shapes that the kernel is given then; `state`: where each tensor of the state is held, the tensor, its
-    address, and where the kernel has it."""
+    """What was decided for a call with nothing but tensors. `number`: of the entry; `backward`: of that for its
+    gradients, where they are needed; `lead` and `folded`: what dimensions are folded into one, and the shapes that the
+    kernel is given then; `state`: where each tensor of the state is held, the tensor, its address, whether it needs a
+    gradient, and where the kernel has it."""
 
-    entry: Entry
-    bound: _Bound
+    number: int
+    backward: int | None
     lead: tuple[int, ...]
     folded: list[torch.Size]
-    state: list[tuple[dict[str, Any], str, Tensor, int, tuple[dict[str, Any], str]]]
+    state: list[tuple[dict[str, Any], str, Tensor, int, bool, tuple[dict[str, Any], str]]]
+
+
+def _run(place: _Place, known: _Known, tensors: Sequence[Tensor], state: Sequence[Tensor]) -> list[Tensor]:
+    if known.backward is not None:
+        apply: Any = _Eager.apply
+        return list(apply(known.number, known.backward, place.number, len(tensors), *tensors, *state))
+    place.calls["kernel"] += 1
+    return place.run(known.number, tensors, state)
+
+
+def _likeness(args: tuple[Tensor, ...]) -> Any:
+    """What calls have in common that are answered alike."""
+    kind = args[0].device.type
+    mode = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    return (
+        torch.is_grad_enabled(), mode,
+        *[(type(t), t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in args],
+    )  # fmt: skip
 
 
 def _call_like_before(place: _Place, module: nn.Module, args: tuple[Any, ...]) -> Any:
     """The kernel's answer to a call as there was one before; None where anything is different. This is what a call
     costs, so it asks no more than is needed."""
     try:
-        known = place.known.get(tuple([(type(t), t.shape, t.stride(), t.dtype, t.device) for t in args]))
-    except AttributeError:  # not tensors alone
+        known = place.known.get(_likeness(args))
+    except (AttributeError, IndexError):  # not tensors alone
         return None
-    if known is None or _is_watched() or torch.is_autocast_enabled(args[0].device.type):
+    if known is None or _is_watched():
         return None
     if place.eval_only and module.training:
         return None
-    if torch.is_grad_enabled() or not _is_unchanged(known):
+    bound = place.bound[known.number]
+    if not _is_unchanged(known, bound):
         return None
     for tensor in args:
         if tensor.data_ptr() & 15:
             return None
-    place.calls["kernel"] += 1
-    entry, lead = known.entry, known.lead
-    answer = known.bound.forward(
-        *([t.view(shape) for t, shape in zip(args, known.folded, strict=True)] if lead else args)
-    )
-    if type(answer) is Tensor and type(entry.outputs) is Spec:
-        answer = _laid_out(answer, entry.outputs)
-        return answer.view(lead + answer.shape[1:]) if lead else answer
-    answers = _answers(answer, entry)
+    entry, lead = VERIFIED[known.number], known.lead
+    given = [t.view(shape) for t, shape in zip(args, known.folded, strict=True)] if lead else args
+    if known.backward is not None:
+        answers = _run(place, known, given, [its[2] for its in known.state])
+    else:
+        place.calls["kernel"] += 1
+        answer = bound.forward(*given)
+        if type(answer) is Tensor and type(entry.outputs) is Spec:
+            answer = _laid_out(answer, entry.outputs)
+            return answer.view(lead + answer.shape[1:]) if lead else answer
+        answers = _answers(answer, entry)
     return _filled(entry.outputs, iter([t.view(lead + t.shape[1:]) for t in answers] if lead else answers))
 
 
-def _is_unchanged(known: _Known) -> bool:
+def _is_unchanged(known: _Known, bound: _Bound) -> bool:
     """Whether module and kernel have the state that they had, at the same place."""
-    for held, leaf, tensor, address, (given, name) in known.state:
+    for held, leaf, tensor, address, needs_gradient, (given, name) in known.state:
         if held[leaf] is not tensor or tensor.data_ptr() != address or given.get(name) is not tensor:
             return False
-    return known.bound.holds([its[2] for its in known.state])
+        if tensor.requires_grad is not needs_gradient:
+            return False
+    return bound.holds([its[2] for its in known.state])
 
 
 def _is_watched() -> bool:

@@ -82,14 +82,18 @@ def test_the_interpreted_kernel_answers_checks_as_an_operator_and_compiles(
 def test_a_compiler_sees_the_launches_unless_it_would_make_another_kernel_of_one_that_is_given_a_number(
     tmp_path: Path,
 ) -> None:
-    for name in ("softmax", "rms_norm"):  # the second one's launch has eps: float32, but float64 in Inductor's graph
+    # the first has eps as a constant, the second asks how many multiprocessors there are; the launch of the third has
+    # numbers that are float32, but float64 in Inductor's graph
+    names = ("rms_norm", "rms_norm_backward", "adam_step")
+    for name in names:
         package(name, tmp_path, "sm_90")
-    code = "import softmax_op, rms_norm_op; print(bool(softmax_op._seen), bool(rms_norm_op._seen))"
+    files = ", ".join(f"{name}_op" for name in names)
+    code = f"import {files}; print(*[bool(its._seen) for its in ({files})])"
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0"}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout == "True False\n"
+    assert done.stdout == "True True False\n"
 
 
 @pytest.mark.gpu

@@ -441,6 +441,38 @@ def test_an_operator_with_gradients_is_as_torch_wants_it(tmp_path: Path) -> None
     torch.library.opcheck(op._backward, ([x.detach()] * 2, [norm.gain.detach()], gradients, place.number))
 
 
+def test_a_parameter_that_is_frozen_and_released_has_the_gradients_of_each_call(tmp_path: Path) -> None:
+    op, norm, x = with_gradients(tmp_path, NORM, NORM_GRADIENTS), Norm(), torch.randn(6, 8)
+    op.patch(norm)
+    with torch.enable_grad():
+        for _ in range(2):
+            assert norm(x).requires_grad
+            norm.gain.requires_grad_(False)
+            assert not norm(x).requires_grad
+            norm.gain.requires_grad_(True)
+        norm(x).sum().backward()
+    assert norm.gain.grad is not None
+    assert op.calls(norm)[""] == {"kernel": 5, "gradients": 1}
+
+
+def test_a_call_under_autocast_asks_the_original_for_its_dtypes_once(tmp_path: Path) -> None:
+    class Counted(Norm):
+        runs = 0
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            self.runs += 1
+            return super().forward(hidden)
+
+    op, norm, x = file_of(tmp_path, NORM, NORM_KERNEL), Counted(), torch.randn(6, 8)
+    op.patch(norm)
+    before = norm.runs
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(3):
+            norm(x)
+    norm(x)
+    assert (norm.runs - before, op.calls(norm)[""]) == (1, {"kernel": 4})
+
+
 def test_gradients_that_no_kernel_has_are_those_of_pytorch_or_an_error(tmp_path: Path) -> None:
     buffer = NORM.replace(
         "self.eps, self.weight = eps, nn.Parameter(", "self.eps = eps; self.register_buffer('weight', "
@@ -454,31 +486,43 @@ def test_gradients_that_no_kernel_has_are_those_of_pytorch_or_an_error(tmp_path:
         assert norm.gain.grad is not None
         norm.gain.requires_grad = False
         (once,) = torch.autograd.grad(norm(x).square().sum(), x, create_graph=True)
-        with pytest.raises(RuntimeError, match="no autograd formula"):
+        with pytest.raises(RuntimeError, match="differentiate twice"):
             torch.autograd.backward(once.sum())
     assert op.calls(norm)[""] == {"reference": 1, "kernel": 1, "gradients": 1}
 
 
+def launching(source: str, output: str) -> str:
+    """A kernel that launches something where it is traced without data, as a compiler does."""
+    launches = source.replace("import torch\n", "import torch, triton\n@triton.jit\ndef kernel(x, y): pass\n", 1)
+    without_data = (
+        f"        if x.is_meta:\n            y = {output}\n            kernel[(1,)](x, torch.empty_like(x))\n"
+        "            return y\n"
+    )
+    return launches.replace("        wide", f"{without_data}        wide", 1)
+
+
+@pytest.mark.parametrize("of_backward", [False, True], ids=["forward", "both"])
 def test_a_training_call_of_a_kernel_whose_launches_are_seen_is_counted_but_not_in_a_compiled_graph(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_backward: bool
 ) -> None:
     torch.compiler.reset()
-    without_data = (
-        "        if x.is_meta:\n            kernel[(1,)](x, y := torch.empty_like(x))\n            return y\n"
-    )
-    launches = NORM_KERNEL.replace("calls = []", "import triton\n@triton.jit\ndef kernel(x, y): pass")
-    launches = launches.replace("        wide =", f"{without_data}        wide =")
+    gradients = launching(NORM_GRADIENTS, "torch.empty_like(x), self.forward_model.weight * 1")
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    op, norm = with_gradients(tmp_path, NORM, NORM_GRADIENTS, launches), Norm()
+    kernels = gradients if of_backward else NORM_GRADIENTS, launching(NORM_KERNEL, "torch.empty_like(x)")
+    op, norm = with_gradients(tmp_path, NORM, *kernels), Norm()
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # a CPU is what it was verified for; it launches nothing here
-    assert op._seen
+    assert {op.VERIFIED[number].backward for number in op._seen} == {False, of_backward}
     wanted = trained(copy.deepcopy(norm))
     op.patch(norm)
-    for compiled, counted in ((False, {"kernel": 4, "gradients": 2}), (True, {"gradients": 2})):
+    for compiled, counted in ((False, {"kernel": 4, "gradients": 2}), (True, {} if of_backward else {"gradients": 2})):
         again = copy.deepcopy(norm)
         for found, its in zip(trained(again, compiled=compiled), wanted, strict=True):
             torch.testing.assert_close(found, its)
         assert op.calls(again)[""] == counted
+    x = torch.randn(6, 8)
+    place = vars(norm)[op._ATTRIBUTE]
+    (number,) = [n for n in place.backwards if op._fits(op.VERIFIED[n].inputs[:1], [x], (), 0)]
+    torch.library.opcheck(op._backward, ([x, x], [norm.gain.detach()], number, place.number))
 
 
 def test_gradients_that_are_one_tensor_in_the_reference_are_not_copied(tmp_path: Path) -> None:

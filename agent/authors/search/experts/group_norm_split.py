@@ -41,8 +41,8 @@ def moments_kernel(x_ptr, mean_ptr, square_ptr, size, part, BLOCK: tl.constexpr)
 
 @triton.jit
 def normalise_kernel(
-    x_ptr, mean_ptr, square_ptr, weight_ptr, bias_ptr, y_ptr, part, parts, share, pixels, channels, groups, eps,
-    PARTS: tl.constexpr, CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
+    x_ptr, mean_ptr, square_ptr, weight_ptr, bias_ptr, y_ptr, part, parts, share, pixels, channels, groups,
+    eps: tl.constexpr, PARTS: tl.constexpr, CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
     group = tl.program_id(0).to(tl.int64)
     size = channels * pixels

@@ -35,7 +35,7 @@ def scale_and_shift(weight_ptr, bias_ptr, first, channel, channels):
 
 @triton.jit
 def held_kernel(
-    x_ptr, weight_ptr, bias_ptr, y_ptr, groups, eps, CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, y_ptr, groups, eps: tl.constexpr, CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
     HIGH: tl.constexpr, REST: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     size: tl.constexpr = CHANNELS * PIXELS  # known when this is compiled, so that addresses are one and offsets
@@ -90,7 +90,7 @@ def moments(x_ptr, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def walk_kernel(
-    x_ptr, weight_ptr, bias_ptr, y_ptr, total, groups, channels, pixels, eps,
+    x_ptr, weight_ptr, bias_ptr, y_ptr, total, groups, channels, pixels, eps: tl.constexpr,
     BLOCK: tl.constexpr, CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
     size = channels * pixels

@@ -15,7 +15,7 @@ NUM_WARPS = 8
 
 
 @triton.jit
-def middle_norm_kernel(x_ptr, y_ptr, channels, pixels, eps, C: tl.constexpr, BLOCK: tl.constexpr):
+def middle_norm_kernel(x_ptr, y_ptr, channels, pixels, eps: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
     channel = tl.arange(0, C)[:, None]
     at = (tl.program_id(1).to(tl.int64) * channels + channel) * pixels + pixel

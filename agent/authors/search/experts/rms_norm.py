@@ -13,7 +13,7 @@ NUM_WARPS = 8
 
 
 @triton.jit
-def rms_norm_kernel(x_ptr, weight_ptr, y_ptr, rows, cols, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def rms_norm_kernel(x_ptr, weight_ptr, y_ptr, rows, cols, eps: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     inside = (row < rows) & (column < cols)

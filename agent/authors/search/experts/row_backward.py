@@ -28,7 +28,7 @@ COLUMNS = 32  # of the second kernel: a program adds that many columns of all pa
 
 @triton.jit
 def rows_kernel(
-    dy_ptr, x_ptr, residual_ptr, through_ptr, weight_ptr, dx_ptr, part_ptr, shift_ptr, rows, cols, eps,
+    dy_ptr, x_ptr, residual_ptr, through_ptr, weight_ptr, dx_ptr, part_ptr, shift_ptr, rows, cols, eps: tl.constexpr,
     CENTRED: tl.constexpr, RESIDUAL: tl.constexpr, COLS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, COLS)

@@ -21,7 +21,7 @@ NUM_WARPS = 8
 
 @triton.jit
 def row_norm_kernel(
-    x_ptr, residual_ptr, weight_ptr, bias_ptr, y_ptr, sum_ptr, rows, cols, eps,
+    x_ptr, residual_ptr, weight_ptr, bias_ptr, y_ptr, sum_ptr, rows, cols, eps: tl.constexpr,
     RESIDUAL: tl.constexpr, CENTRED: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
