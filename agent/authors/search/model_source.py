@@ -227,7 +227,7 @@ def formula(source: str, constants: Constants) -> tuple[ast.expr, list[str]] | N
     methods = {n.name: n for n in model.body if isinstance(n, ast.FunctionDef)}
     if "forward" not in methods or not _is_plain(methods["forward"].args):
         return None
-    own = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    own = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     arguments = [a.arg for a in methods["forward"].args.args][1:]
     value = _Inliner(methods, _modules(model), constants, own).body(
         methods["forward"], {name: ast.Name(name, ast.Load()) for name in arguments}
@@ -243,7 +243,7 @@ def _is_plain(arguments: ast.arguments) -> bool:
 
 def canonical(text: str) -> ast.expr:
     """An expression of a pattern in that spelling."""
-    return _Inliner({}, {}, {}, set()).visit(ast.parse(text, mode="eval").body)  # type: ignore[no-any-return]
+    return _Inliner({}, {}, {}, {}).visit(ast.parse(text, mode="eval").body)  # type: ignore[no-any-return]
 
 
 def known_constants(source: str, init_args: Sequence[Sequence[Json]]) -> dict[str, Json]:
@@ -329,9 +329,13 @@ def _last(node: ast.expr) -> str:
 
 class _Inliner(ast.NodeTransformer):
     def __init__(
-        self, methods: Mapping[str, ast.FunctionDef], modules: Mapping[str, ast.Call], known: Constants, own: set[str]
+        self,
+        methods: Mapping[str, ast.FunctionDef],
+        modules: Mapping[str, ast.Call],
+        known: Constants,
+        own: Mapping[str, ast.FunctionDef | ast.ClassDef],
     ) -> None:
-        self._own_names = own  # functions of the file, which may be called like torch's
+        self._own_names = own  # what the file defines, which may be called like torch's
         self._methods, self._modules, self._known = methods, modules, known
         self._values: dict[str, ast.expr] = {}
         self._depth = 0
@@ -397,7 +401,7 @@ class _Inliner(ast.NodeTransformer):
         base = node.func.value if isinstance(node.func, ast.Attribute) else None
         name = _last(node.func)
         if base is None and name in self._own_names:
-            return node
+            return self._inlined(self._own_names[name], node, 0)
         if isinstance(base, ast.Name) and base.id == "self":
             return self._own(name, node)
         args: list[ast.expr] = [self.visit(a) for a in node.args]
@@ -409,14 +413,21 @@ class _Inliner(ast.NodeTransformer):
         return _spelled(name, args, keywords)
 
     def _own(self, name: str, node: ast.Call) -> ast.expr:
-        args: list[ast.expr] = [self.visit(a) for a in node.args]
         if name in self._modules:
+            args: list[ast.expr] = [self.visit(a) for a in node.args]
             return self._module(name, args, [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords])
-        method = self._methods.get(name)
-        if method is None or node.keywords or self._depth > 4:
+        return self._inlined(self._methods.get(name), node, 1)
+
+    def _inlined(self, function: ast.stmt | None, node: ast.Call, bound: int) -> ast.expr:
+        """What a function of the file gives for a call's arguments, of which it has `bound` already; else the call."""
+        if not isinstance(function, ast.FunctionDef) or not _is_plain(function.args) or self._depth > 4:
             return node
-        names = [a.arg for a in method.args.args][1:]
-        value = self.body(method, dict(zip(names, args, strict=False))) if len(names) == len(args) else None
+        names = [a.arg for a in function.args.args][bound:]
+        given = dict(zip(names, map(self.visit, node.args), strict=False))
+        given |= {k.arg: self.visit(k.value) for k in node.keywords if k.arg}
+        values = dict(zip(names[::-1], function.args.defaults[::-1], strict=False)) | given
+        fits = len(given) == len(node.args) + len(node.keywords) and values.keys() == set(names)
+        value = self.body(function, values) if fits and not function.decorator_list else None
         return node if value is None else value
 
     def _module(self, name: str, args: list[ast.expr], named: list[ast.keyword]) -> ast.expr:
@@ -587,7 +598,9 @@ class TaskFormula:
         value = _Within().visit(value)
         given = model.arguments[len(arguments) :]
         names = ["gradient"] if len(given) == 1 else [f"gradient_{place}" for place in range(len(given))]
-        wanted = (*model.primals, *(f"self.{name}" for name in cases[0].state))
+        buffers = re.findall(r"\bregister_buffer\(['\"](\w+)['\"]", model.forward)
+        state = [name for name in cases[0].state if name.removeprefix(f"{FORWARD}.") not in buffers]
+        wanted = (*model.primals, *(f"self.{name}" for name in state))
         return cls(value, arguments, cases, task.precision, dict(zip(names, given, strict=True)), wanted)
 
     def call(self, fit: Fit) -> str | None:

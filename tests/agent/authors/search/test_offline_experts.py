@@ -98,6 +98,16 @@ OWN = {
         "    def forward(self, x): return self.layer(x)\n"
         "def get_inputs(): return [torch.randn(2, 6, 5, 7)]\n"
     ),
+    "rope_strided": (
+        "def rotate_half(x):\n    x1 = x[..., : x.shape[-1] // 2]\n    x2 = x[..., x.shape[-1] // 2 :]\n"
+        "    return torch.cat((-x2, x1), dim=-1)\n"
+        "def apply(q, k, cos, sin, unsqueeze_dim=1):\n"
+        "    cos = cos.unsqueeze(unsqueeze_dim)\n    sin = sin.unsqueeze(unsqueeze_dim)\n"
+        "    return (q * cos) + (rotate_half(q) * sin), (k * cos) + (rotate_half(k) * sin)\n"
+        "class Model(nn.Module):\n    def forward(self, q, k, cos, sin): return apply(q, k, cos, sin)\n"
+        "def get_inputs():\n    q, k = (torch.randn(2, 37, heads, 22).transpose(1, 2) for heads in (6, 2))\n"
+        "    return [q, k, torch.randn(2, 37, 22), torch.randn(2, 37, 22)]\n"
+    ),
     "pool_3d": (
         "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.layer = nn.AvgPool3d(3, stride=2, padding=1)\n"
@@ -185,6 +195,40 @@ def test_experts_for_gradients_compute_those_of_autograd(tmp_path: Path) -> None
         path.write_text(backward_source(describe(read_task(path)), path.read_text()))
     found = problems(sorted(tmp_path.glob("*.py")))
     assert sorted(found) == sorted((name, expert, "") for expert, names in GRADIENTS.items() for name in names)
+
+
+ROTARY = """import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cos", torch.randn{tables})
+        self.register_buffer("sin", torch.randn{tables})
+    def rotate(self, x):
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat((a * self.cos - b * self.sin, b * self.cos + a * self.sin), dim=-1)
+    def forward(self, {arguments}): return {value}
+def get_inputs(): return {inputs}
+def get_init_inputs(): return []
+"""
+TOKENS, HEADS = "torch.randn(2, 37, 5, 22)", "torch.randn(2, 5, 37, 22)"
+
+
+def test_rotary_embedding_whose_tables_are_buffers_has_an_expert_for_it_and_its_gradients(tmp_path: Path) -> None:
+    pair = {"arguments": "q, k", "value": "self.rotate(q), self.rotate(k)"}
+    alone = {"arguments": "x", "value": "self.rotate(x)"}
+    fewer = "torch.randn(2, 37, 3, 22)"
+    modules = {
+        "tokens": ROTARY.format(tables=(37, 1, 11), inputs=f"[{TOKENS}, {fewer}]", **pair),
+        "token": ROTARY.format(tables=(37, 1, 11), inputs=f"[{TOKENS}]", **alone),
+        "heads": ROTARY.format(tables=(37, 11), inputs=f"[{HEADS}]", **alone),
+    }
+    for name, text in modules.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        gradients = backward_source(describe(read_task(tmp_path / f"{name}.py")), text)
+        (tmp_path / f"{name}_backward.py").write_text(gradients)
+    found = problems(sorted(tmp_path.glob("*.py")))
+    assert sorted(found) == sorted((f"{n}{of}", "rope_strided", "") for n in modules for of in ("", "_backward"))
 
 
 LOSSES = {
@@ -477,11 +521,22 @@ def test_an_attribute_that_is_changed_is_not_taken_for_its_argument(init: str) -
     assert names(own_task("return torch.sum(cube, dim=self.dim)", "cube", init, (1,))) == set()
 
 
-def test_a_function_of_the_file_is_not_taken_for_torchs() -> None:
+def test_a_function_of_the_file_is_what_it_computes_and_not_torchs_of_its_name() -> None:
     task = own_task("return softmax(x, -1)", "x")
-    own = replace(task, source=f"def softmax(x, dim): return x.cumsum(dim)\n{task.source}")
-    assert names(task) != set()
-    assert names(own) == set()
+
+    def with_own(text: str) -> set[str]:
+        return names(replace(task, source=f"{text}\n{task.source}"))
+
+    assert with_own("def softmax(x, dim): return x.cumsum(dim)") == {"scan_rows"}
+    of_torch = with_own("")
+    assert with_own("def softmax(y, d, *, scale=1.0): return torch.softmax(y, dim=d)") == set()
+    assert (
+        with_own("def softmax(y, d, more=None):\n    'Rows.'\n    z = torch.exp(y)\n    return F.softmax(y, d)")
+        == of_torch
+    )
+    assert with_own("@changed\ndef softmax(y, d): return torch.softmax(y, dim=d)") == set()
+    assert with_own("def softmax(y, d): return softmax(y, d)") == set()
+    assert of_torch != set()
 
 
 def test_defaults_of_forward_are_kept_and_annotations_are_not() -> None:
