@@ -5,7 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from kerneltune.tools.judge.execution.guard_pages import extent_bytes, like, regions_of, same_bits, tree_bytes, write
+from kerneltune.tools.judge.correctness.tree import extent_bytes, like, write
+from kerneltune.tools.judge.execution.guard_pages import regions_of, same_bits, tree_bytes
 
 TENSORS = [
     torch.arange(12.0).reshape(3, 4),

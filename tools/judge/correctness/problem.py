@@ -408,7 +408,7 @@ class LoadedCase(ReferenceModel):
     def _drawn(self, seed: int, battery: str, inputs: tuple[Any, ...], regime: Regime) -> Drawn:
         self._regime = regime
         state = {name: tensor.clone() for name, tensor in self.state().items()}
-        return Drawn(seed, battery, inputs, state, regime, self._altered)
+        return Drawn(seed, battery, inputs, state, regime, self._altered, self.task.contracts)
 
     def _whole_parameters(self, seed: int, inputs: tuple[Any, ...]) -> bool:
         """Make the parameters small integers too, when the reference then computes with nothing but integers."""
@@ -802,6 +802,7 @@ def describe(task: TaskFile) -> TaskSpec:
         cases=cases,
         notes=task.notes,
         batch=_batch_dims(task, cases),
+        contracts=task.contracts,
     )
 
 

@@ -4,15 +4,19 @@ Paths are those of a launch plan ("0", "2.mask"); specs are the JSON of `tools.s
 """
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kerneltune.tools.replay.replay import POISONS
 from kerneltune.tools.schema.codec import Json, encode
-from kerneltune.tools.schema.task import TensorSpec
+from kerneltune.tools.schema.task import Contract, TensorSpec, row_major
 
 AT_ONCE = 1 << 27  # elements that values are drawn for, or answered in float64, at a time: 1 GiB of float64
+_UNDEFINED = torch.tensor((*POISONS, 0xFBFFFBFF - (1 << 32)), dtype=torch.int32)  # the last: -65504 in float16
+_PERIOD = 4099  # words, a prime, so that no two rows hold the same
 Tree = Any  # Tensor, tuple, list, dict, int, float, bool, str or None, recursively
 
 
@@ -127,6 +131,15 @@ def is_finite(tree: Tree) -> bool:
     return all(bool(torch.isfinite(t.float() if is_float8(t) else t).all()) for t in floats)
 
 
+def pitched(tensor: Tensor, contract: Contract) -> Tensor:
+    """A row-major tensor with its rows as far apart as its contract says."""
+    padded = contract.padded(tensor.shape)
+    if padded == tuple(tensor.shape) or not tensor.numel():
+        return tensor
+    flat = torch.full((prod(padded) * tensor.element_size(),), 0xFF, dtype=torch.uint8, device=tensor.device)
+    return flat.view(tensor.dtype).as_strided(tensor.shape, row_major(padded)).copy_(tensor)
+
+
 def laid_out(values: Tensor, own: Tensor) -> Tensor:
     """The values at the strides of another tensor of their shape: rows that lie apart stay apart, with what is between
     them, and a dimension of stride 0 holds its first values. Kernels are told the strides of the task's own inputs."""
@@ -140,11 +153,60 @@ def laid_out(values: Tensor, own: Tensor) -> Tensor:
     return result
 
 
-def raw_bytes(tensor: Tensor) -> memoryview:
-    """The bytes from the tensor's first element to its last, as they lie in memory (strides included)."""
-    tensor = tensor.detach().cpu()
+def extent_bytes(tensor: Tensor) -> int:
+    """Bytes from the tensor's first element to its last."""
     if tensor.numel() == 0:
-        return memoryview(b"")
-    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    flat = tensor.as_strided((extent,), (1,), tensor.storage_offset()).clone()
-    return flat.view(torch.uint8).numpy().data
+        return 0
+    return (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))) * tensor.element_size()
+
+
+def readable_bytes(tensor: Tensor, contract: Contract | None) -> int:
+    """Bytes that may be read behind the tensor's last element."""
+    return contract.readable(tensor.shape) * tensor.element_size() if contract and tensor.numel() else 0
+
+
+def write(region: Tensor, tensor: Tensor) -> None:
+    """Copy a tensor as it lies in memory, strides included, into flat bytes."""
+    nbytes = extent_bytes(tensor)
+    if nbytes:
+        flat = tensor.as_strided((nbytes // tensor.element_size(),), (1,), tensor.storage_offset())
+        region[:nbytes].copy_(flat.view(torch.uint8))
+
+
+def like(region: Tensor, tensor: Tensor) -> Tensor:
+    """The region seen as a tensor of the same dtype, shape and strides."""
+    if tensor.numel() == 0:
+        return torch.empty_like(tensor, device=region.device)
+    typed = region[: extent_bytes(tensor)].view(tensor.dtype)
+    return typed.as_strided(tensor.shape, tensor.stride(), typed.storage_offset())
+
+
+def write_promised(region: Tensor, tensor: Tensor, contract: Contract | None, seed: int) -> None:
+    """Copy a tensor as it lies in memory into flat bytes; where it has a contract, what is between its elements and may
+    be read behind them gets undefined values, others for each seed."""
+    write(region, tensor)
+    if contract is None or not tensor.numel():
+        return
+    start = extent_bytes(tensor) if tensor.is_contiguous() else 0
+    end = extent_bytes(tensor) + readable_bytes(tensor, contract)
+    region[start:end].copy_(undefined(end - start, seed, region.device))
+    if not start:
+        once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
+        like(region, tensor)[once].copy_(tensor[once])
+
+
+def undefined(nbytes: int, seed: int, device: torch.device) -> Tensor:
+    """Flat bytes that no result may depend on: NaN and huge values of either sign, in an order of the seed's."""
+    generator = torch.Generator().manual_seed(seed % (1 << 63))
+    order = torch.randint(0, len(_UNDEFINED), (_PERIOD,), generator=generator)
+    words = _UNDEFINED[order].view(torch.uint8).to(device)
+    return words.repeat(-(-nbytes // words.numel()))[:nbytes]
+
+
+def raw_bytes(tensor: Tensor, contract: Contract | None = None, seed: int = 0) -> memoryview:
+    """The bytes from the tensor's first element to the last that may be read, as they lie in memory (strides
+    included)."""
+    tensor = tensor.detach().cpu()
+    region = torch.empty(extent_bytes(tensor) + readable_bytes(tensor, contract), dtype=torch.uint8)
+    write_promised(region, tensor, contract, seed)
+    return region.numpy().data
