@@ -737,3 +737,27 @@ def test_a_file_checks_a_kernel_on_tensors_that_keep_its_task_s_contract(
 ) -> None:
     assert file_of(tmp_path, PADDED, READS_THE_PADDING, "padded")._check() == 0
     assert capsys.readouterr().out.count("✔") == 2
+
+
+ROWS_OF_EIGHT = """
+import torch, triton, triton.language as tl
+@triton.jit
+def sum_kernel(x, y, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(y + tl.program_id(0), tl.sum(tl.where(i < 5, tl.load(x + tl.program_id(0) * B + i), 0.0)))
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty(x.shape[0], device=x.device)
+        sum_kernel[(x.shape[0],)](x, y, B=8)
+        return y
+"""
+
+
+@pytest.mark.parametrize(("contract", "seen"), [("{'alignment': 16}", True), ("{'pitch': 8}", False)])
+def test_a_compiler_does_not_see_into_a_kernel_whose_tensors_must_keep_a_contract(
+    contract: str, seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    task = "\n".join(line for line in PADDED.splitlines() if not line.startswith("INPUTS"))
+    op = file_of(tmp_path, f"{task}\nINPUTS = {{'x': {contract}}}", ROWS_OF_EIGHT, "padded")
+    assert bool(op._seen) is seen

@@ -373,16 +373,11 @@ class ReferenceModel:
         """An input as its contract has it lie in memory."""
         if (contract := contract_of(self.task.contracts, path)) is None:
             return tensor
-        if contract.alignment < tensor.element_size():
-            said, size = (
-                f"{self.task.path}: INPUTS[{contract.name!r}]: an alignment of {contract.alignment} bytes",
-                tensor.element_size(),
-            )
-            raise TaskError(f"{said}, but its elements have {size}")
+        said, size = f"{self.task.path}: INPUTS[{contract.name!r}]", tensor.element_size()
+        if contract.alignment < size:
+            raise TaskError(f"{said}: an alignment of {contract.alignment} bytes, but its elements have {size}")
         if contract.pitch > 1 and not tensor.is_contiguous():
-            raise TaskError(
-                f"{self.task.path}: INPUTS[{contract.name!r}]: a pitch is for tensors that get_inputs makes row-major"
-            )
+            raise TaskError(f"{said}: a pitch is for tensors that get_inputs makes row-major")
         return pitched(tensor, contract)
 
     def _call(self, name: str, *, optional: bool = False) -> list[Any]:

@@ -15,7 +15,8 @@ from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.task import Contract, TensorSpec, row_major
 
 AT_ONCE = 1 << 27  # elements that values are drawn for, or answered in float64, at a time: 1 GiB of float64
-_UNDEFINED = torch.tensor((*POISONS, 0xFBFFFBFF - (1 << 32)), dtype=torch.int32)  # the last: -65504 in float16
+# NaN first; then -65504 in float16, infinity in float32, zeros and ones: what nobody would notice in a kernel's answer
+_UNDEFINED = torch.tensor((*POISONS, 0xFBFFFBFF - (1 << 32), 0x7F800000, 0, 0x3F800000), dtype=torch.int32)
 _PERIOD = 4099  # words, a prime, so that no two rows hold the same
 Tree = Any  # Tensor, tuple, list, dict, int, float, bool, str or None, recursively
 
@@ -189,18 +190,22 @@ def write_promised(region: Tensor, tensor: Tensor, contract: Contract | None, se
         return
     start = extent_bytes(tensor) if tensor.is_contiguous() else 0
     end = extent_bytes(tensor) + readable_bytes(tensor, contract)
-    region[start:end].copy_(undefined(end - start, seed, region.device))
+    make_undefined(region[start:end], seed)
     if not start:
         once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
         like(region, tensor)[once].copy_(tensor[once])
 
 
-def undefined(nbytes: int, seed: int, device: torch.device) -> Tensor:
-    """Flat bytes that no result may depend on: NaN and huge values of either sign, in an order of the seed's."""
+def make_undefined(flat: Tensor, seed: int) -> None:
+    """Fill flat bytes with what no result may depend on: NaN, or for every other seed a mixture of values in an order
+    of its own. Both, since a maximum may leave a NaN out, and a product with zero a finite value."""
     generator = torch.Generator().manual_seed(seed % (1 << 63))
-    order = torch.randint(0, len(_UNDEFINED), (_PERIOD,), generator=generator)
-    words = _UNDEFINED[order].view(torch.uint8).to(device)
-    return words.repeat(-(-nbytes // words.numel()))[:nbytes]
+    order = torch.randint(0, len(_UNDEFINED), (_PERIOD,), generator=generator) * (seed % 2)
+    period = _UNDEFINED[order].view(torch.uint8).to(flat.device)
+    times = flat.numel() // period.numel()
+    whole = times * period.numel()
+    flat[:whole].view(times, period.numel()).copy_(period)
+    flat[whole:].copy_(period[: flat.numel() - whole])
 
 
 def raw_bytes(tensor: Tensor, contract: Contract | None = None, seed: int = 0) -> memoryview:
