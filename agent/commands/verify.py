@@ -229,7 +229,7 @@ def print_verification(found: Verification, page: Page) -> None:
     for row in _compared_rows(found):
         table.add_row(*row)
     page.print(Text(f"attempt {found.event.attempt_id}", style="bold"), table)
-    if contracts := decode(tuple[Contract, ...], found.receipt["task"].get("contracts", [])):
+    if contracts := decode(tuple[Contract, ...], found.receipt.get("task", {}).get("contracts", [])):
         page.print(Text(f"contract: {one_line(contracts_in_words(contracts))}"))
     page.print(*(Text(one_line(f"differs: {line}"), style="yellow") for line in found.differs))
     word, style = ("held", "green") if found.event.held else ("did not hold", "red")
