@@ -213,12 +213,13 @@ class Result:
             raise UsageError(f"run {self.run_id} has no accepted kernel to package")
         return self.best, self.outcome.started, self.outcome.described
 
-    def patch(self, model: Any, pattern: str = "") -> "dict[str, Counter[str]]":
+    def patch(self, model: Any, pattern: str = "", *, backward: "Result | None" = None) -> "dict[str, Counter[str]]":
         """Put the best kernel into modules of a model. The kernel's Python then runs in this process.
 
         Args:
             model: An nn.Module.
             pattern: Names of its modules, such as "layers.*.mlp"; "" is the model itself.
+            backward: The result of a run with `backward=True`: then the model can be trained.
 
         Returns:
             For each module that was patched, how many calls the kernel and the reference have answered.
@@ -228,11 +229,13 @@ class Result:
             CannotPackage: the kernel does something that a packaged file cannot do.
             ValueError: a module computes something else than the task.
         """
-        return self.packaged().patch(model, pattern)  # type: ignore[no-any-return]
+        return self.packaged(backward=backward).patch(model, pattern)  # type: ignore[no-any-return]
 
-    def packaged(self) -> "ModuleType":
-        """The best kernel's packaged file as a module, with `patch`, `unpatch`, `calls` and `ModelNew`."""
-        return _imported(self.package(Path(tempfile.mkdtemp(prefix="kerneltune-")) / f"{_plain_name(self.run_id)}.py"))
+    def packaged(self, *, backward: "Result | None" = None) -> "ModuleType":
+        """The best kernel's packaged file as a module, with `patch`, `unpatch`, `calls` and `ModelNew`; with the
+        result of a run with `backward=True`, one that can be trained through."""
+        path = Path(tempfile.mkdtemp(prefix="kerneltune-")) / f"{_plain_name(self.run_id)}.py"
+        return _imported(self.package(path, backward=backward))
 
     def __repr__(self) -> str:
         from rich.console import Console

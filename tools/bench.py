@@ -254,7 +254,7 @@ class CpuBench:
             if not inputs.applies:
                 seen.left_out += [f"{plan.case}/{battery}"] * inputs.short
                 continue
-            reply, blobs = interpreter.replay(InterpretRequest(plan, inputs.names), prepared.blobs)
+            reply, blobs = interpreter.replay(InterpretRequest(plan, inputs.names, inputs.leads), prepared.blobs)
             if reply.problem:
                 verdict = _not_run(reply, plan.case, case_in_words(self.task, plan.case), results)
                 slow = verdict.status is Status.TIMED_OUT and not self.task.case(plan.case).runs_on_cpu

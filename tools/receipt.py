@@ -15,7 +15,7 @@ from kerneltune.tools.backends.base import throttled
 from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.schema.codec import Json, encode, number
 from kerneltune.tools.schema.plan import Plan, plan_hash
-from kerneltune.tools.schema.task import HIDDEN_CASE, TaskSpec
+from kerneltune.tools.schema.task import HIDDEN_CASE, TaskSpec, contracts_in_words
 from kerneltune.tools.schema.verdict import (
     CaseResult,
     Comparison,
@@ -96,6 +96,8 @@ def _clocks(facts: Mapping[str, Json]) -> Iterator[str]:
 
 def _evidence(task: TaskSpec, verdict: Verdict) -> Iterator[str]:
     yield f"precision {task.precision}"
+    if task.contracts:
+        yield f"contract: {contracts_in_words(task.contracts)}"
     if verdict.cases:
         shapes = len({c.case for c in verdict.cases})
         worst = max(c.error_ratio for c in verdict.cases)
@@ -188,7 +190,8 @@ def _task(task: TaskSpec) -> dict[str, Json]:
         }
         for c in task.cases
     ]
-    return {"name": task.name, "sha256": task.sha256, "precision": task.precision, "cases": cases}
+    found = {"name": task.name, "sha256": task.sha256, "precision": task.precision, "cases": cases}
+    return found | ({"contracts": [encode(its) for its in task.contracts]} if task.contracts else {})
 
 
 def _kernels(update: Update, plan: Plan | None) -> list[Json]:

@@ -77,7 +77,7 @@ from kerneltune.tools.schema.plan import (
     tensor_refs,
 )
 from kerneltune.tools.schema.sass import MOST_PTX, effective_bytes, made_plain
-from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.task import CaseSpec, Contract, TaskSpec
 from kerneltune.tools.schema.verdict import MOST_OF_A_NAME, Cause, KernelReport, Status, Verdict
 
 _K = TypeVar("_K")
@@ -291,7 +291,7 @@ class Updater:
         found: list[Plan] = []
         dropped: tuple[str, ...] = ()
         groups = self._groups()
-        with contextlib.closing(self._tracing.trace(source, groups)) as each:
+        with contextlib.closing(self._tracing.trace(source, groups, self.task.contracts)) as each:
             for cases, traced in zip(groups, each, strict=True):
                 found += traced.plans
                 if failure := self._refused(traced, cases) or self._returns_something_else(traced, cases):
@@ -703,7 +703,9 @@ class CandidateTracer:
         self._new_tracer, self._compiling = new_tracer, compiling
         self._trace_s, self._variants = trace_s, variants
 
-    def trace(self, source: str, groups: Sequence[Sequence[CaseSpec]]) -> Generator[Traced, None, None]:
+    def trace(
+        self, source: str, groups: Sequence[Sequence[CaseSpec]], contracts: tuple[Contract, ...]
+    ) -> Generator[Traced, None, None]:
         """Trace the source for one group of cases after the other. All workers start at once, since that takes time,
         but each gets its cases only when the one before has ended: two that run at once could talk by what they do to
         processor and memory."""
@@ -711,12 +713,19 @@ class CandidateTracer:
             workers = [stack.enter_context(self._new_tracer()) for _ in groups]
             reader = stack.enter_context(self._compiling.reader())
             for worker, cases in zip(workers, groups, strict=True):
-                yield self._trace(worker, reader, source, cases)
+                yield self._trace(worker, reader, source, cases, contracts)
 
-    def _trace(self, worker: Worker, reader: Worker, source: str, cases: Sequence[CaseSpec]) -> Traced:
+    def _trace(
+        self,
+        worker: Worker,
+        reader: Worker,
+        source: str,
+        cases: Sequence[CaseSpec],
+        contracts: tuple[Contract, ...],
+    ) -> Traced:
         """The worker knows its cases by number only."""
         asked = {str(number): case for number, case in enumerate(cases)}
-        blind = tuple(traced_case(case, number) for number, case in asked.items())
+        blind = tuple(traced_case(case, number, contracts) for number, case in asked.items())
         reply = self._reply(worker, TraceRequest(source, blind, self._variants))
         if reply.failure:
             return Traced(failure=verdict_of(reply.failure), failed_case=asked.get(str(reply.failed_case)))

@@ -20,7 +20,7 @@ from kerneltune.agent.view.output import Page, columns, say, short, standard_pag
 from kerneltune.tools.schema.codec import Json, encode, one_line, shell_word
 from kerneltune.tools.schema.errors import TaskError, UsageError
 from kerneltune.tools.schema.gpus import GPUS, speed_of_light
-from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, contracts_in_words
 from kerneltune.tools.task.load import builtin_tasks, described, find_task, visible_source
 from kerneltune.tools.tasks import GROUPS
 
@@ -220,6 +220,7 @@ def _task_json(task: TaskSpec) -> dict[str, Json]:
         "schema_version": SCHEMA_VERSION,
         "name": task.name,
         "precision": task.precision,
+        "contracts": [encode(contract) for contract in task.contracts],
         "cases": [encode(c) for c in task.cases if not c.held_out],
         "speed_of_light_us": floors,
     }
@@ -235,6 +236,8 @@ def _print_task(found: CheckedTask, source: str, *, json: bool) -> None:
     page.print(Text(f"{one_line(task.name)}, {task.precision}", style="bold"), _cases_table(task))
     if hidden:
         page.print(f"and {words.plural(hidden, 'case')} that no author sees")
+    if task.contracts:
+        page.print(Text(f"Contract: {one_line(contracts_in_words(task.contracts))}"))
     page.print(*(Text(f"✗ {one_line(note)}", style="red") for note in found.notes))
     page.print("", "The floor of the timed case on each GPU: bytes / bandwidth or flops / rate. No measurement.", "")
     floors = columns("GPU", "floor", right=("floor",))

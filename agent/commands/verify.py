@@ -36,6 +36,7 @@ from kerneltune.agent.view.output import Page, choose_view, columns, standard_pa
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.codec import Json, decode, encode, one_line, parsed
 from kerneltune.tools.schema.errors import StoreError
+from kerneltune.tools.schema.task import Contract, contracts_in_words
 from kerneltune.tools.schema.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -228,6 +229,8 @@ def print_verification(found: Verification, page: Page) -> None:
     for row in _compared_rows(found):
         table.add_row(*row)
     page.print(Text(f"attempt {found.event.attempt_id}", style="bold"), table)
+    if contracts := decode(tuple[Contract, ...], found.receipt.get("task", {}).get("contracts", [])):
+        page.print(Text(f"contract: {one_line(contracts_in_words(contracts))}"))
     page.print(*(Text(one_line(f"differs: {line}"), style="yellow") for line in found.differs))
     word, style = ("held", "green") if found.event.held else ("did not hold", "red")
     if found.event.purpose == "unfinished":

@@ -157,6 +157,7 @@ def test_a_module_is_optimised_as_it_is_called_and_the_kernel_goes_into_a_model(
     gradients = kerneltune.optimize(tail(64), {"x": x}, backward=True, **words)
     assert gradients.task == "tail_backward_task"
     assert "backward=True" in result.package(path, backward=gradients).read_text()
+    assert [entry.backward for entry in result.packaged(backward=gradients).VERIFIED] == [False, True, True, True]
     with pytest.raises(UsageError, match="give the inputs"):
         kerneltune.optimize(tail(64), runs_dir=tmp_path / "runs")
 

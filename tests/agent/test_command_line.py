@@ -350,6 +350,8 @@ def test_a_task_made_from_a_function_is_checked_and_then_optimised(tmp_path: Pat
     shown = optimize("tasks", "scores_task.py", cwd=tmp_path).stdout
     assert "def scores(q, k):" in shown
     assert "unseen" not in shown
+    (tmp_path / "padded.py").write_text((tmp_path / "scores_task.py").read_text() + "INPUTS = {'q': {'slack': 3}}\n")
+    assert "Contract: q: 3 elements behind its end may be read" in optimize("tasks", "padded.py", cwd=tmp_path).stdout
     again = optimize("init", "mine.py:scores", cwd=tmp_path)
     assert (again.returncode, "--overwrite" in again.stderr) == (2, True)
     own = optimize("init", "mine.py:scores", "-o", "mine.py", "--overwrite", cwd=tmp_path)

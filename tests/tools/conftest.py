@@ -8,7 +8,7 @@ import pytest
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.messages import TraceCase, TraceReply, TraceRequest
-from kerneltune.tools.schema.task import TensorSpec
+from kerneltune.tools.schema.task import Contract, TensorSpec
 from tests import shared_fork_server
 
 HEADER = "import torch\nimport triton\nimport triton.language as tl\nfrom torch import nn\n"
@@ -40,9 +40,14 @@ def tensor(*shape: int, dtype: str = "float32") -> dict[str, Any]:
     return {"$tensor": {"shape": list(shape), "dtype": dtype, "stride": None}}
 
 
-def case(*inputs: Any, init: tuple[Any, ...] = (), state: dict[str, TensorSpec] | None = None) -> TraceCase:
+def case(
+    *inputs: Any,
+    init: tuple[Any, ...] = (),
+    state: dict[str, TensorSpec] | None = None,
+    contracts: tuple[Contract, ...] = (),
+) -> TraceCase:
     """A case with these inputs."""
-    return TraceCase("main", tuple(inputs), init, state or {})
+    return TraceCase("main", tuple(inputs), init, state or {}, contracts)
 
 
 Trace = Callable[..., TraceReply]

@@ -13,7 +13,7 @@ from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.messages import Compiled
 from kerneltune.tools.schema.plan import Kernel, Launch, Plan, plan_hash
-from kerneltune.tools.schema.task import CaseSpec, TaskSpec
+from kerneltune.tools.schema.task import CaseSpec, Contract, TaskSpec
 from kerneltune.tools.schema.verdict import (
     CaseResult,
     CaseTime,
@@ -189,6 +189,15 @@ def test_a_confirmation_says_in_how_many_processes() -> None:
 def test_throttling_is_said() -> None:
     hot = replace(CORRECT, receipt={"throttle_reasons": 0x40})
     assert "throttled (reasons 0x40)" in statement(TASK, hot, GPU)
+
+
+def test_the_contract_that_a_task_promises_is_in_the_receipt_and_its_statement() -> None:
+    promising = replace(TASK, contracts=(Contract(0, "x", alignment=128),))
+    assert "; contract: x: its address is a multiple of 128 bytes; " in statement(promising, CHECKED, None)
+    assert "contract" not in statement(TASK, CHECKED, None)
+    setting = replace(SETTING, task=promising)
+    told: Any = receipt(setting, {}, attempt_id="r/1", source="", update=update(), verdict=CHECKED, asked=None, date="")
+    assert told["task"]["contracts"] == [{"position": 0, "name": "x", "slack": 0, "pitch": 1, "alignment": 128}]
 
 
 def test_a_checked_verdict_claims_no_time() -> None:

@@ -16,11 +16,12 @@ _OTHERS = "others"
 
 @dataclass(frozen=True)
 class BufferRegion:
-    """A named stretch of a buffer."""
+    """A named stretch of a buffer; so many bytes `behind` it may be read, too."""
 
     name: str
     offset: int
     nbytes: int
+    behind: int = 0
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,14 @@ from torch import Tensor, nn
 
 class Spec(NamedTuple):
     """A tensor that was verified. A size of None is a batch dimension, within `lead` of its entry; `stride` counts
-    elements, and is None for row-major."""
+    elements, and is None for row-major. The kernel may read `slack` elements of its storage behind its last one; its
+    address is a multiple of `alignment` bytes."""
 
     dtype: torch.dtype
     shape: tuple[int | None, ...]
     stride: tuple[int, ...] | None = None
+    slack: int = 0
+    alignment: int = 16
 
 
 class Entry(NamedTuple):
@@ -219,6 +222,32 @@ def _tensor_fits(spec: Spec, value: Tensor, lead: Sequence[tuple[int, int]], ext
     return True
 
 
+def _extent(tensor: Tensor) -> int:
+    """Elements from the first to the last, as they lie in memory."""
+    return 1 + sum([(n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)]) if tensor.numel() else 0
+
+
+def _broken(tensor: Tensor, spec: Spec) -> str:
+    """What a tensor's memory lacks that the kernel relies on: "alignment", "slack" or ""."""
+    if tensor.data_ptr() % spec.alignment:
+        return "alignment"
+    if spec.slack and tensor.numel():
+        end = tensor.storage_offset() + _extent(tensor) + spec.slack
+        return "slack" if tensor.untyped_storage().nbytes() < end * tensor.element_size() else ""
+    return ""
+
+
+def _kept_promise(tensor: Tensor, spec: Spec) -> Tensor:
+    """A copy in memory that has what the kernel relies on."""
+    laid = tensor if spec.stride is None else torch.empty_strided(tensor.shape, spec.stride, device="meta")
+    more = max(spec.alignment, 16) // tensor.element_size() or 1
+    flat = tensor.new_empty(_extent(laid) + spec.slack + more)
+    flat.view(torch.uint8).fill_(0xFF)  # NaN
+    first = -flat.data_ptr() % max(spec.alignment, 16) // tensor.element_size()
+    stride = tensor.contiguous().stride() if spec.stride is None else spec.stride
+    return flat.as_strided(tensor.shape, stride, first).copy_(tensor)
+
+
 def _extra(entry: Entry, value: Any) -> int:
     """Leading dimensions more than were verified, which can be folded."""
     pairs = zip(_leaves(entry.inputs), _leaves(value), strict=False) if KERNELS[entry.kernel].folds else ()
@@ -338,9 +367,10 @@ def _laid_out(tensor: Tensor, spec: Spec) -> Tensor:
 
 def _opaque(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) -> list[Tensor]:
     """The kernel, for one entry of VERIFIED. Its outputs are nobody else's memory, so what is one tensor is one output.
-    Autograd and compiled code may give it tensors that begin anywhere."""
+    Autograd and compiled code may give it tensors that begin anywhere, with nothing behind them."""
     _places[place].calls["gradients" if VERIFIED[entry].backward else "kernel"] += 1
-    tensors = [t.clone() if t.data_ptr() % 16 else t for t in tensors]
+    pairs = zip(tensors, _specs(VERIFIED[entry].inputs), strict=True)
+    tensors = [_kept_promise(t, spec) if _broken(t, spec) else t for t, spec in pairs]
     answers = _distinct(_places[place].run(entry, tensors, state), entry)
     taken = {t.untyped_storage().data_ptr() for t in (*tensors, *state)}
     for index, answer in enumerate(answers):
@@ -422,6 +452,8 @@ def _traceable(numbers: Sequence[int]) -> dict[int, tuple[nn.Module, dict[str, s
     """For each of these entries a ModelNew without data whose launches can be seen, and its names for the state;
     nothing if one of them has more than that, returns memory of something else, or would be another kernel in a
     compiled graph."""
+    if _has_contract:  # what a compiler allocates need not keep it
+        return {}
     modules = {VERIFIED[number].kernel: _new_kernel(VERIFIED[number].kernel) for number in numbers}
     found, kernels, floats = {}, [], list[float]()
     for number, module in modules.items():
@@ -550,6 +582,7 @@ def _registered(name: str, numbers: Sequence[int]) -> Any:
     return operator
 
 
+_has_contract = any((s.slack, s.alignment) != (0, 16) for entry in VERIFIED for s in _specs(entry.inputs))
 _seen: dict[int, tuple[nn.Module, dict[str, str]]] = {}
 _backwards = [number for number, entry in enumerate(VERIFIED) if entry.backward]
 _operator = _registered(f"kerneltune::{OP}", [n for n in range(len(VERIFIED)) if n not in _backwards])
@@ -561,11 +594,13 @@ else:
 
 # One call: the kernel's or the reference's ----------------------------------------------------------------------------
 
+_ALIGNMENTS = " or ".join(map(str, sorted({s.alignment for entry in VERIFIED for s in _specs(entry.inputs)} | {16})))
 _REASONS = {
     "arguments": "it is given other arguments than were verified",
     "shapes": "these shapes, dtypes or strides were not verified",
     "device": f"the kernel was verified for {ARCH}, and the tensors are elsewhere",
-    "alignment": "a tensor's address is not a multiple of 16 bytes",
+    "alignment": f"a tensor's address is not a multiple of {_ALIGNMENTS} bytes",
+    "slack": "the kernel may read behind the end of a tensor, and its storage ends before that",
     "subclass": "a tensor is of a subclass of torch.Tensor",
     "backward": "gradients of these shapes, or of what is a buffer of the reference, were not verified",
     "autocast": "autocast changes the dtypes of what the reference returns",
@@ -590,7 +625,8 @@ def _shown(spec: Spec, lead: Sequence[tuple[int, int]]) -> str:
     sizes = [
         size if size is not None else "-".join(map(str, dict.fromkeys(lead[i]))) for i, size in enumerate(spec.shape)
     ]
-    return f"{str(spec.dtype).removeprefix('torch.')}[{', '.join(map(str, sizes))}]"
+    strides = f" stride {list(spec.stride)}" if spec.stride else ""
+    return f"{str(spec.dtype).removeprefix('torch.')}[{', '.join(map(str, sizes))}]{strides}"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -669,8 +705,10 @@ def _why_not(
     if not torch.compiler.is_compiling():
         if any([_is_foreign(t) and torch.utils._python_dispatch.is_traceable_wrapper_subclass(t) for t in tensors]):
             return "subclass"
-        if any([t.data_ptr() % 16 for t in tensors if not _is_foreign(t)]):
-            return "alignment"
+        entry = VERIFIED[number]
+        for tensor, spec in zip(tensors, (*_specs(entry.inputs), *entry.state.values()), strict=True):
+            if not _is_foreign(tensor) and (broken := _broken(tensor, spec)):
+                return broken
     if torch.is_autocast_enabled(device.type):
         answered = [t.dtype for t in _tensors(_original(place, module)(*args, **kwargs))]
         if answered != [spec.dtype for spec in _specs(VERIFIED[number].outputs)]:
@@ -761,9 +799,8 @@ def _call_like_before(place: _Place, module: nn.Module, args: tuple[Any, ...]) -
     bound = place.bound[known.number]
     if not _is_unchanged(known, bound):
         return None
-    for tensor in args:
-        if tensor.data_ptr() & 15:
-            return None
+    if not _are_as_promised(args, known.number):
+        return None
     entry, lead = VERIFIED[known.number], known.lead
     given = [t.view(shape) for t, shape in zip(args, known.folded, strict=True)] if lead else args
     if known.backward is not None:
@@ -776,6 +813,12 @@ def _call_like_before(place: _Place, module: nn.Module, args: tuple[Any, ...]) -
             return answer.view(lead + answer.shape[1:]) if lead else answer
         answers = _answers(answer, entry)
     return _filled(entry.outputs, iter([t.view(lead + t.shape[1:]) for t in answers] if lead else answers))
+
+
+def _are_as_promised(args: tuple[Tensor, ...], number: int) -> bool:
+    if _has_contract:
+        return not any([_broken(*pair) for pair in zip(args, _specs(VERIFIED[number].inputs), strict=True)])
+    return not any([tensor.data_ptr() & 15 for tensor in args])
 
 
 def _is_unchanged(known: _Known, bound: _Bound) -> bool:
@@ -968,7 +1011,10 @@ def _drawn(number: int, device: torch.device) -> list[Any]:
         found = _tensors(_reference(number).get_inputs())
     rows = max(64, entry.lead[0][0]) if entry.lead else 0
     cut = [t[:rows] if None in spec.shape else t for t, spec in zip(found, _specs(entry.inputs), strict=True)]
-    filled: list[Any] = _filled(entry.inputs, iter([t.detach().clone().to(device) for t in cut]))
+    copies = [t.detach().clone().to(device) for t in cut]
+    if _has_contract:
+        copies = [_kept_promise(t, spec) for t, spec in zip(copies, _specs(entry.inputs), strict=True)]
+    filled: list[Any] = _filled(entry.inputs, iter(copies))
     return filled
 
 

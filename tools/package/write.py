@@ -19,7 +19,7 @@ from typing import Any
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import CannotPackage, TaskError
-from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.schema.task import POINTER_ALIGNMENT, CaseSpec, Contract, TaskSpec, TensorSpec, contract_of
 from kerneltune.tools.task.load import FLAGS, MAIN, assignments
 from kerneltune.tools.task.write import parts_of, with_forward_names
 
@@ -201,20 +201,20 @@ def _value(value: object) -> str:
     return "INPUT" if value is _INPUT else "object()" if value is _UNKNOWN else repr(value)
 
 
-def _tree(tree: Json, batched: Callable[[str], int], path: str = "") -> str:
+def _tree(tree: Json, batched: Callable[[str], int], path: str = "", contracts: Sequence[Contract] = ()) -> str:
     """A described tree as Python. `batched`: how many batch dimensions the tensor at a path has."""
     if isinstance(tree, dict) and "$tensor" in tree:
-        return _spec(decode(TensorSpec, tree["$tensor"]), batched(path))
+        return _spec(decode(TensorSpec, tree["$tensor"]), batched(path), contract_of(contracts, path))
     if isinstance(tree, dict) and "$dtype" in tree:
         return f"torch.{tree['$dtype']}"
     if isinstance(tree, dict) and "$float" in tree:
         return f"float({tree['$float']!r})"
     if isinstance(tree, dict) and "$tuple" not in tree:
         parts = tree.get("$dict", tree).items()
-        return _dict({key: _tree(part, batched, f"{path}.{key}" if path else key) for key, part in parts})
+        return _dict({key: _tree(part, batched, f"{path}.{key}" if path else key, contracts) for key, part in parts})
     if isinstance(tree, dict | list):
         parts = tree["$tuple"] if isinstance(tree, dict) else tree
-        inside = [_tree(part, batched, f"{path}.{i}" if path else str(i)) for i, part in enumerate(parts)]
+        inside = [_tree(part, batched, f"{path}.{i}" if path else str(i), contracts) for i, part in enumerate(parts)]
         return (
             f"({', '.join(inside)}{',' if len(inside) == 1 else ''})"
             if isinstance(tree, dict)
@@ -223,9 +223,14 @@ def _tree(tree: Json, batched: Callable[[str], int], path: str = "") -> str:
     return repr(tree)
 
 
-def _spec(spec: TensorSpec, batched: int) -> str:
+def _spec(spec: TensorSpec, batched: int, contract: Contract | None = None) -> str:
     shape = (*[None] * batched, *spec.shape[batched:])
-    return f"Spec(torch.{spec.dtype}, {shape!r}{f', {tuple(spec.stride)!r}' if spec.stride else ''})"
+    words = f", {tuple(spec.stride)!r}" if spec.stride else ""
+    if contract and contract.readable(spec.shape):
+        words += f", slack={contract.readable(spec.shape)}"
+    if contract and contract.alignment != POINTER_ALIGNMENT:
+        words += f", alignment={contract.alignment}"
+    return f"Spec(torch.{spec.dtype}, {shape!r}{words})"
 
 
 # What was verified ----------------------------------------------------------------------------------------------------
@@ -326,7 +331,7 @@ def _key(case: CaseSpec, task: TaskSpec) -> tuple[str, ...]:
     init = _tree(list(case.init_args), lambda _: 0)
     if "Spec(" in init:
         raise CannotPackage(f"the constructor of {task.name} takes tensors, which a file cannot hold")
-    inputs = _tree(list(case.inputs), lambda path: count if path in paths else 0)
+    inputs = _tree(list(case.inputs), lambda path: count if path in paths else 0, contracts=task.contracts)
     state = _dict({key: _spec(spec, 0) for key, spec in case.state.items()})
     return init, state, inputs, _tree(case.outputs, lambda _: count)
 

@@ -8,7 +8,7 @@ have been is known elsewhere.
 import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -45,13 +45,19 @@ _OWN_NAMES = {
 
 
 class InterpreterLauncher:
-    """Launches kernels in the interpreters of their languages."""
+    """Launches kernels in the interpreters of their languages. `leads`: by the address of a memory, how many bytes of
+    it come before its tensor."""
+
+    def __init__(self, leads: Mapping[int, int] | None = None) -> None:
+        self._leads = leads or {}
 
     def launch(
         self, kernel_index: int, kernel: Kernel, grid: tuple[int, int, int], args: Sequence[Any], launch: Launch
     ) -> None:
         """Run every program, or block, of the grid. Raises NotInterpreted."""
-        device_code(kernel.language).interpret(kernel, grid, [_argument(i, a) for i, a in enumerate(args)], launch)
+        device_code(kernel.language).interpret(
+            kernel, grid, [_argument(i, a, leads=self._leads) for i, a in enumerate(args)], launch
+        )
 
 
 class TooLarge(NotInterpreted):
@@ -180,12 +186,12 @@ def _touched(step: Step, effects: Sequence[Sequence[ArgEffect]]) -> tuple[set[in
 _Writes = dict[int, list[tuple[Any, int]]]
 
 
-def _argument(index: int, value: Any, writes: _Writes | None = None) -> Any:
+def _argument(index: int, value: Any, writes: _Writes | None = None, leads: Mapping[int, int] | None = None) -> Any:
     if isinstance(value, torch.Tensor):
-        return _pointer(value, f"argument {index}", writes)
+        return _pointer(value, f"argument {index}", writes, leads or {})
     if isinstance(value, TensorDescriptor):
         shape, strides = tuple(value.tensor.shape), tuple(value.tensor.stride())
-        pointer = _pointer(value.tensor, f"argument {index}", writes)
+        pointer = _pointer(value.tensor, f"argument {index}", writes, leads or {})
         return DescriptorValue(
             pointer, shape, strides, value.block_shape, _ttir_name(value.tensor.dtype), value.padding
         )
@@ -199,11 +205,12 @@ def _ttir_name(dtype: torch.dtype) -> str:
     return f"{'f' if dtype.is_floating_point else 'i'}{dtype.itemsize * 8}"
 
 
-def _pointer(tensor: torch.Tensor, name: str, writes: _Writes | None) -> Pointer:
+def _pointer(tensor: torch.Tensor, name: str, writes: _Writes | None, leads: Mapping[int, int]) -> Pointer:
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=torch.uint8).set_(storage)
     added = None if writes is None else writes.setdefault(storage.data_ptr(), [])
-    return Pointer(whole.numpy(), int(tensor.storage_offset()) * tensor.element_size(), name, added)
+    offset, lead = int(tensor.storage_offset()) * tensor.element_size(), leads.get(storage.data_ptr(), 0)
+    return Pointer(whole.numpy(), offset, name, added, lead)
 
 
 _CHANGES = (
@@ -234,8 +241,9 @@ def interpret(
 
 
 def _replayed(request: InterpretRequest, blobs: Sequence[bytes]) -> tuple[InterpretReply, list[Any]]:
-    storages = {n: torch.frombuffer(bytearray(b), dtype=torch.uint8) for n, b in zip(request.names, blobs, strict=True)}
-    replay = Replay(request.plan, "cpu", InterpreterLauncher(), storages, allocate=_allocated)
+    storages = {n: _placed(b, request.leads.get(n, 0)) for n, b in zip(request.names, blobs, strict=True)}
+    leads = {storages[n].untyped_storage().data_ptr(): lead for n, lead in request.leads.items() if n in storages}
+    replay = Replay(request.plan, "cpu", InterpreterLauncher(leads), storages, allocate=_allocated)
     replay.prepare()
     leaves: list[np.ndarray[Any, Any]] = []
     outputs = gather_outputs(replay.run(), leaves)
@@ -266,6 +274,11 @@ def _sampled(request: InterpretRequest, fd: int) -> tuple[InterpretReply, list[A
     outputs = [leaf(ref) for ref in tensor_refs(request.plan.outputs)]
     ran, programs = launcher.ran, launcher.programs
     return InterpretReply(outputs=outputs, ran=ran, programs=programs, in_part=launcher.in_part), leaves
+
+
+def _placed(data: bytes, lead: int) -> torch.Tensor:
+    """The bytes in a memory of their own, behind `lead` others."""
+    return torch.frombuffer(bytearray(lead) + data, dtype=torch.uint8)[lead:]
 
 
 def _allocated(nbytes: int) -> torch.Tensor:

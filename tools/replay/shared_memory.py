@@ -108,17 +108,21 @@ class SharedMemory:
         """Whether the tensor's memory is this one."""
         return tensor.untyped_storage().data_ptr() in self._held
 
-    def share(self, name: str, tensor: Tensor) -> tuple[MemoryPart, Tensor]:
-        """The tensor's bytes from its first element to its last under that name, and the tensor in this memory."""
+    def share(self, name: str, tensor: Tensor, behind: int = 0) -> tuple[MemoryPart, Tensor]:
+        """The tensor's bytes from its first element to its last under that name, and the tensor in this memory. So many
+        bytes `behind` it can be read, too: NaN, or where the tensor repeats its values, more of them."""
         extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
         held = self._held.get(tensor.data_ptr())
         if held is None or held.part.nbytes < extent * tensor.element_size():
             flat = tensor.as_strided((extent,), (1,), tensor.storage_offset()) if tensor.numel() else tensor.reshape(-1)
-            flat = self._kept(flat.clone(), tuple(flat.shape), flat.numel() * flat.element_size(), None)
-            held = self._held[flat.data_ptr()]
+            raw = torch.full((flat.numel() * flat.element_size() + behind,), 0xFF, dtype=torch.uint8)
+            raw[: len(raw) - behind].copy_(flat.view(torch.uint8))
+            kept = self._kept(raw, tuple(raw.shape), len(raw), None)
+            held, flat = self._held[kept.data_ptr()], kept[: len(raw) - behind].view(flat.dtype)
             tensor = flat.as_strided(tensor.shape, tensor.stride()) if tensor.numel() else tensor
+            return MemoryPart(name, held.part.offset, held.part.nbytes, held.part.period), tensor
         part = held.part
-        return MemoryPart(name, part.offset, part.nbytes, part.period), tensor
+        return MemoryPart(name, part.offset, part.nbytes + behind, part.period), tensor
 
     def seal(self, kept: list[MemoryPart]) -> None:
         """Let nobody write to it any more, and give back what is not of these parts."""

@@ -15,7 +15,7 @@ from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import Ceilings
 from kerneltune.tools.schema.plan import ArgEffect, Kernel, Plan
 from kerneltune.tools.schema.sass import Sass
-from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.schema.task import CaseSpec, Contract, TaskSpec, TensorSpec
 from kerneltune.tools.schema.verdict import CaseResult, Cause, KernelReport, Status, Tier, Verdict
 
 
@@ -98,11 +98,12 @@ class TraceCase:
     inputs: tuple[Json, ...]
     init_args: tuple[Json, ...]
     state: dict[str, TensorSpec] = field(default_factory=dict)
+    contracts: tuple[Contract, ...] = ()
 
 
-def traced_case(case: CaseSpec, name: str) -> TraceCase:
+def traced_case(case: CaseSpec, name: str, contracts: tuple[Contract, ...] = ()) -> TraceCase:
     """The case under another name, without all that a tracer does not need."""
-    return TraceCase(name, case.inputs, case.init_args, case.state)
+    return TraceCase(name, case.inputs, case.init_args, case.state, contracts)
 
 
 @dataclass(frozen=True)
@@ -297,12 +298,14 @@ class MemoryPart:
 
 @dataclass(frozen=True)
 class InterpretRequest:
-    """A plan to replay; `names` label the blobs: "input:0", "state:weight". Of a sample nothing is a blob: its inputs
-    are `parts` of a memory whose descriptor comes along; so many programs of each launch are run as `most_programs`
-    says (0: all), further ones only within `sample_s`."""
+    """A plan to replay; `names` label the blobs: "input:0", "state:weight"; `leads` say how many bytes past a multiple
+    of 16 their addresses are, where any is. Of a sample nothing is a blob: its inputs are `parts` of a memory whose
+    descriptor comes along; so many programs of each launch are run as `most_programs` says (0: all), further ones only
+    within `sample_s`."""
 
     plan: Plan
     names: tuple[str, ...]
+    leads: dict[str, int] = field(default_factory=dict)
     most_programs: int = 0
     parts: tuple[MemoryPart, ...] = ()
     sample_s: float = 0.0
@@ -402,11 +405,12 @@ class NewInputs:
 
 @dataclass(frozen=True)
 class PreparedInputs:
-    """Names of the blobs that follow ("input:0", "state:weight"); None of them when the battery does not apply, is
-    left out because the memory is `short`, or the task's own code fails, as the `problem` says. Of a sample not blobs
-    follow but the descriptor of a memory, and where in it each lies."""
+    """Names of the blobs that follow ("input:0", "state:weight"), with `leads` as InterpretRequest has them; None of
+    them when the battery does not apply, is left out because the memory is `short`, or the task's own code fails, as
+    the `problem` says. Of a sample not blobs follow but the descriptor of a memory, and where in it each lies."""
 
     names: tuple[str, ...]
+    leads: dict[str, int] = field(default_factory=dict)
     applies: bool = True
     short: bool = False
     problem: str = ""

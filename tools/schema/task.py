@@ -21,9 +21,65 @@ class TensorSpec:
     stride: tuple[int, ...] | None = None
 
 
+POINTER_ALIGNMENT = 16  # bytes: what kernels are compiled for unless a task says otherwise
+
+
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides in elements of a contiguous tensor."""
     return tuple(prod(max(size, 1) for size in shape[i + 1 :]) for i in range(len(shape)))
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a task promises of the memory of an argument of forward, for each tensor of it.
+
+    slack: elements behind the last one that may be read; pitch: rows lie a multiple of so many elements apart, and may
+    be read to where the next would begin; what is read there is undefined. alignment: the bytes that the address is
+    a multiple of; it need not be one of more."""
+
+    position: int
+    name: str
+    slack: int = 0
+    pitch: int = 1
+    alignment: int = POINTER_ALIGNMENT
+
+    def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape that memory is laid out for: that of the tensor with its rows as far apart as they lie."""
+        return (*shape[:-1], -(-shape[-1] // self.pitch) * self.pitch) if shape else ()
+
+    def readable(self, shape: Sequence[int]) -> int:
+        """Elements that may be read behind the last one of a tensor of that shape."""
+        return max(self.slack, self.padded(shape)[-1] - shape[-1] if shape else 0)
+
+    @property
+    def lead_bytes(self) -> int:
+        """Bytes from a multiple of 16 to the address, where that need not be one."""
+        return self.alignment % POINTER_ALIGNMENT
+
+    @property
+    def sentence(self) -> str:
+        """What kernels may rely on, in words."""
+        parts = []
+        if self.pitch > 1:
+            parts.append(f"rows lie a multiple of {self.pitch} elements apart and may be read to where the next begins")
+        if self.slack:
+            parts.append(f"{self.slack} elements behind its end may be read")
+        words = f"{', and '.join(parts)} (undefined values: no result may depend on them)" if parts else ""
+        if self.alignment != POINTER_ALIGNMENT or not parts:
+            words += f"{'; ' if words else ''}its address is a multiple of {self.alignment} bytes"
+            words += ", of no more for certain" if self.alignment < POINTER_ALIGNMENT else ""
+        return f"{self.name}: {words}"
+
+
+def contracts_in_words(contracts: Sequence[Contract]) -> str:
+    """What a task promises of its inputs' memory, as one sentence; "" for nothing."""
+    return "; ".join(contract.sentence for contract in contracts)
+
+
+def contract_of(contracts: Sequence[Contract], path: str) -> Contract | None:
+    """The contract of the tensor at a path among the inputs ("0", "2.mask")."""
+    position = path.partition(".")[0]
+    return next((contract for contract in contracts if str(contract.position) == position), None)
 
 
 @dataclass(frozen=True)
@@ -60,7 +116,7 @@ class BatchDims:
 @dataclass(frozen=True)
 class TaskSpec:
     """A task: cases[0] is timed, and so are others with a weight. `batch`: None where there are no such dimensions, or
-    no case is small enough to find out."""
+    no case is small enough to find out. `contracts`: what is promised of the memory of its inputs."""
 
     name: str
     sha256: str
@@ -69,6 +125,7 @@ class TaskSpec:
     cases: tuple[CaseSpec, ...]
     notes: str = ""
     batch: BatchDims | None = None
+    contracts: tuple[Contract, ...] = ()  # at most one for an argument of forward
 
     @property
     def weighted(self) -> tuple[CaseSpec, ...]:

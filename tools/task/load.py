@@ -19,7 +19,7 @@ from typing import Any
 
 from kerneltune.tools.schema.codec import Json, decode, did_you_mean, one_line, read_file
 from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.task import POINTER_ALIGNMENT, Contract, TaskSpec
 
 MAIN = "main"
 SMALL = "small"  # the case that a file gets when its own sizes are too large for a CPU
@@ -30,6 +30,8 @@ INPUT_KINDS = {
     "special": "any value, NaN and infinities too: the op defines them",
     "own": "values with a structure that matters: always the task's own",
 }
+_MOST_SLACK = 1 << 16  # elements, of a pitch too
+_MOST_ALIGNMENT = 512  # bytes: as the judge's buffers lie
 _BUILTIN_DIR = Path(__file__).parent.with_name("tasks")
 TABLE = _BUILTIN_DIR / "described.json"  # by sha256 of the file: TaskSpec without its source
 NOT_PYTHON = (ValueError, RecursionError, MemoryError)  # of ast.parse and decode; the last: nested too deeply
@@ -53,7 +55,8 @@ class CaseDef:
 @dataclass(frozen=True)
 class TaskFile:
     """A task before any of its code has run. `precision` is None when the file does not declare one; `declared`
-    says whether the file lists CASES of its own; `inputs` holds what may be fed to forward, by position."""
+    says whether the file lists CASES of its own; `inputs` holds what may be fed to forward, by position;
+    `contracts` what is promised of the memory of its arguments."""
 
     name: str
     path: Path
@@ -64,6 +67,7 @@ class TaskFile:
     notes: str = ""
     declared: bool = False
     inputs: tuple[tuple[int, str], ...] = ()  # a kind of INPUT_KINDS; positions that are not declared are inferred
+    contracts: tuple[Contract, ...] = ()
 
     def __hash__(self) -> int:
         return hash((self.path, self.sha256))  # overrides may hold lists
@@ -143,6 +147,7 @@ def read_task(path: Path) -> TaskFile:
         raise not_python(path, error) from error
     _require_parts(path, tree)
     extras = {name: node for name, node in assignments(tree) if name in _EXTRAS}
+    inputs, contracts = _inputs(path, tree, extras.get("INPUTS"))
     return TaskFile(
         name=task_name(path.stem),
         path=path.resolve(),
@@ -155,7 +160,8 @@ def read_task(path: Path) -> TaskFile:
         precision=_precision(path, extras.get("PRECISION")),
         notes=_text(path, extras.get("NOTES")),
         declared="CASES" in extras,
-        inputs=_inputs(path, tree, extras.get("INPUTS")),
+        inputs=inputs,
+        contracts=contracts,
     )
 
 
@@ -228,21 +234,53 @@ def _text(path: Path, node: ast.expr | None) -> str:
     return value
 
 
-def _inputs(path: Path, tree: ast.Module, node: ast.expr | None) -> tuple[tuple[int, str], ...]:
+def _inputs(
+    path: Path, tree: ast.Module, node: ast.expr | None
+) -> tuple[tuple[tuple[int, str], ...], tuple[Contract, ...]]:
+    """What may be fed to arguments of forward, and what is promised of their memory."""
     value = {} if node is None else _literal(path, "INPUTS", node)
     if not isinstance(value, dict):
         raise TaskError(f"{path}: INPUTS must be a dict of forward's arguments, not {type(value).__name__}")
     known = _forward_arguments(tree)
-    found: dict[int, str] = {}
-    for name, kind in value.items():
-        if not isinstance(kind, str) or kind not in INPUT_KINDS:
-            meanings = "; ".join(f"{word!r} ({meaning})" for word, meaning in INPUT_KINDS.items())
-            raise TaskError(f"{path}: INPUTS[{name!r}] = {kind!r} is not one of {meanings}")
+    kinds: dict[int, str] = {}
+    contracts: dict[int, Contract] = {}
+    seen = set[int]()
+    for name, said in value.items():
         place = _position(path, name, known)
-        if place in found:
+        if place in seen:
             raise TaskError(f"{path}: INPUTS names argument {place} of forward twice")
-        found[place] = kind
-    return tuple(sorted(found.items()))
+        seen.add(place)
+        promised = dict(said) if isinstance(said, dict) else {"values": said}
+        if "values" in promised:
+            kinds[place] = _kind(path, name, promised.pop("values"))
+        if promised:
+            contracts[place] = _contract(path, place, known[place] if known else f"input {place}", promised)
+    return tuple(sorted(kinds.items())), tuple(contracts[place] for place in sorted(contracts))
+
+
+def _kind(path: Path, name: Any, kind: Any) -> str:
+    if not isinstance(kind, str) or kind not in INPUT_KINDS:
+        meanings = "; ".join(f"{word!r} ({meaning})" for word, meaning in INPUT_KINDS.items())
+        raise TaskError(f"{path}: INPUTS[{name!r}] = {kind!r:.100} is not one of {meanings}")
+    return kind
+
+
+def _contract(path: Path, position: int, name: str, promised: dict[Any, Any]) -> Contract:
+    """The contract of an argument. Raises TaskError."""
+    limits = {"slack": (0, _MOST_SLACK), "pitch": (1, _MOST_SLACK), "alignment": (1, _MOST_ALIGNMENT)}
+    for key, value in promised.items():
+        if key not in limits:
+            hint = did_you_mean(str(key), limits, lead="; ")
+            raise TaskError(f"{path}: INPUTS[{name!r}] has {key!r:.100}; known are values, {', '.join(limits)}{hint}")
+        low, high = limits[key]
+        if type(value) is not int or not low <= value <= high:
+            raise TaskError(
+                f"{path}: INPUTS[{name!r}]: {key} = {value!r:.40} is not a whole number from {low} to {high}"
+            )
+    alignment = promised.get("alignment", POINTER_ALIGNMENT)
+    if alignment & (alignment - 1):
+        raise TaskError(f"{path}: INPUTS[{name!r}]: an alignment of {alignment} bytes is not a power of two")
+    return Contract(position, name, promised.get("slack", 0), promised.get("pitch", 1), alignment)
 
 
 def _position(path: Path, name: Any, known: Sequence[str] | None) -> int:

@@ -365,6 +365,7 @@ _ROLES = _by_word({
     "mask": "mask attn_mask attention_mask key_padding_mask",
 })  # fmt: skip
 _ENDINGS = _by_word({"indices": "_ids _idx _index", "mask": "_mask", "matrix": "_weight", "vector": "_bias"})
+_OWN_DTYPE = ("indices", "mask")  # roles of tensors that no --dtype changes
 # of constructors' arguments
 _LENGTHS = _by_word({
     "COLS": "dim d_model embed_dim hidden_size hidden width in_features in_dim input_size n_embd normalized_shape"
@@ -450,10 +451,15 @@ def _init_value(parameter: Parameter) -> tuple[str, bool]:
     return (known, len(name) > 1) if known else (_OF_KIND.get(parameter.kind, "64"), False)
 
 
+def _role(given: str) -> str:
+    """What a tensor is by its name; "" where that does not tell."""
+    name = given.lower()
+    return _ROLES.get(name) or next((role for ending, role in _ENDINGS.items() if name.endswith(ending)), "")
+
+
 def _tensor(given: str, parts: CodeParts, init: dict[str, str]) -> tuple[str, bool]:
     """Return an expression for a tensor, and whether its name, or the module, told what it is."""
-    name = given.lower()
-    role = _ROLES.get(name) or next((role for ending, role in _ENDINGS.items() if name.endswith(ending)), "")
+    role = _role(given)
     if role == "indices":
         return "torch.randint(0, COLS, (ROWS,))", True
     if role == "mask":
@@ -617,20 +623,23 @@ _DTYPES = _by_word({
 
 def told_calls(parts: CodeParts, shapes: Sequence[str], dtype: str | None) -> list[SeenCall]:
     """The call that a person tells of: "x=8,2048,4096" for an argument, "8,2048,4096" for the first one, and the dtype
-    of what is no whole number; nothing where nothing was told. Raises TaskError."""
+    of what is no index and no mask; nothing where nothing was told. Raises TaskError."""
     if not shapes and dtype is None:
         return []
     name = _DTYPES.get((dtype or "float32").lower())
     if name is None:
         raise TaskError(f"--dtype {dtype!r:.40} is not one of {', '.join(dict.fromkeys(_DTYPES.values()))}")
     tensors = [p.name for p in parts.forward if p.kind.rpartition(".")[2] not in ("int", "float", "bool", "str")]
-    known: dict[str, SeenTensor] = {}
+    told: dict[str, tuple[int, ...]] = {}
     for text in shapes:
         argument, _, sizes = text.rpartition("=")
         argument = argument.strip() or next(iter(tensors), "")
         if argument not in tensors:
             raise TaskError(f"--shape {text!r:.80}: {parts.name} takes {', '.join(tensors) or 'no tensor'}")
-        known[argument] = SeenTensor(_sizes_of(text, sizes), name)
+        told[argument] = _sizes_of(text, sizes)
+    known = {argument: SeenTensor(shape, name) for argument, shape in told.items() if _role(argument) not in _OWN_DTYPE}
+    first = next(iter(known.values()), SeenTensor((_USUAL["ROWS"], _USUAL["COLS"]), name))
+    known |= {a: replace(_alike(a, first, parts), shape=shape) for a, shape in told.items() if a not in known}
     if not known:
         read = next(_read_calls(parts), None)
         tensors = [p.name for p in parts.forward if _is_tensor(p)]
@@ -703,8 +712,7 @@ def completed(parts: CodeParts, known: Mapping[str, SeenTensor]) -> SeenCall:
 
 
 def _alike(given: str, first: SeenTensor, parts: CodeParts) -> SeenTensor:
-    name, factor, width = given.lower(), _factor(given, parts.body), first.shape[-1]
-    role = _ROLES.get(name) or next((role for ending, role in _ENDINGS.items() if name.endswith(ending)), "")
+    role, factor, width = _role(given), _factor(given, parts.body), first.shape[-1]
     if role == "indices":
         return SeenTensor(first.shape[:-1] or first.shape, "int64", high=width)
     if role == "mask":
@@ -832,7 +840,7 @@ class _SeenInputs:
             return f"torch.rand({size}) > 0.5"
         if its.dtype not in _FLOATS:
             cast = "" if its.dtype == "int64" else f".to(torch.{its.dtype})"
-            return f"torch.randint({its.low}, {self._bound_of(its)}, ({size},)){cast}"
+            return f"torch.randint({its.low}, {self._bound_of(its)}, ({size}{'' if ', ' in size else ','})){cast}"
         values = _as_seen(f"torch.randn({size})", its)
         return f"{values}.to({'getattr(torch, DTYPE)' if its.dtype == dtype else f'torch.{its.dtype}'})"
 

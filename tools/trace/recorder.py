@@ -89,12 +89,13 @@ class Tape:
     steps: list[Step] = field(default_factory=list)
     nbytes: dict[int, int] = field(default_factory=dict)
     constants: dict[int, str] = field(default_factory=dict)
+    leads: dict[int, int] = field(default_factory=dict)  # how far past a multiple of 16 a storage's address is
     _ids: dict[int, int] = field(default_factory=dict)
     _keep: list[torch.Tensor] = field(default_factory=list)  # a freed storage's address could be given out again
 
     def clear(self) -> None:
         """Forget everything, in place: stand-ins hold a reference to this tape."""
-        for collection in (self.steps, self.nbytes, self.constants, self._ids, self._keep):
+        for collection in (self.steps, self.nbytes, self.constants, self.leads, self._ids, self._keep):
             collection.clear()
         self.call_start = 0
 
@@ -112,11 +113,14 @@ class Tape:
     def address(self, tensor: torch.Tensor) -> int:
         """A synthetic device address, 1 TiB apart per storage: alignment tests and pointer-keyed caches see what a GPU
         would show."""
-        return ((self.storage(tensor) + 1) << _ADDRESS_BITS) + int(tensor.storage_offset()) * tensor.element_size()
+        number = self.storage(tensor)
+        base = ((number + 1) << _ADDRESS_BITS) + self.leads.get(number, 0)
+        return base + int(tensor.storage_offset()) * tensor.element_size()
 
     def at(self, address: int, dtype: str, item_bytes: int) -> TensorRef:
         """What lies at a synthetic address, to the end of its storage. Raises Refused for a made-up address."""
-        number, offset = (address >> _ADDRESS_BITS) - 1, address & ((1 << _ADDRESS_BITS) - 1)
+        number = (address >> _ADDRESS_BITS) - 1
+        offset = (address & ((1 << _ADDRESS_BITS) - 1)) - self.leads.get(number, 0)
         if number not in self.nbytes or offset % item_bytes:
             raise Refused(
                 f"a kernel argument points to {address:#x}, which is no tensor's address", Cause.FOREIGN_MEMORY

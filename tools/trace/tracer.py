@@ -36,7 +36,7 @@ from kerneltune.tools.schema.messages import (
     TraceRequest,
 )
 from kerneltune.tools.schema.plan import Aten, Kernel, Plan, Step, Storage, TensorRef
-from kerneltune.tools.schema.task import TensorSpec, row_major
+from kerneltune.tools.schema.task import TensorSpec, contract_of, row_major
 from kerneltune.tools.schema.verdict import Cause, Status
 from kerneltune.tools.trace.build import Recording, Segment, build_plan, reads, writes
 from kerneltune.tools.trace.recorder import CopiedFakes, LaunchLog, Recorder, Tape, copies_are_clones
@@ -300,7 +300,10 @@ class CaseTracer:
             spec.shape, stride, dtype=getattr(torch, spec.dtype), device=self.session.tape.device
         )
         del self.session.tape.steps[steps:]
-        self._inputs[self.session.tape.storage(tensor)] = name
+        number = self.session.tape.storage(tensor)
+        self._inputs[number] = name
+        if (contract := contract_of(self.case.contracts, name)) and contract.lead_bytes:
+            self.session.tape.leads[number] = contract.lead_bytes
         return tensor
 
     def _paired(self, own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

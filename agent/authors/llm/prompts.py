@@ -38,7 +38,7 @@ from kerneltune.tools.schema.sass import (
     innermost,
     made_of,
 )
-from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec, contracts_in_words
 from kerneltune.tools.schema.verdict import KernelReport, Verdict, launches_in_words
 from kerneltune.tools.update import Update
 
@@ -195,6 +195,7 @@ def task_values(spec: TaskSpec) -> Values:
         "precision": PRECISIONS.get(spec.precision, f"{spec.precision}: no narrower operands, sums are float32"),
         "notes": spec.notes,
         "source": spec.source,
+        "contracts": contracts_in_words(spec.contracts),
         "cases": [_case(case) for case in shown[:MOST_CASES]],
         "weighted": len(spec.weighted) > 1,
         "unlisted": max(0, len(shown) - MOST_CASES),

@@ -32,8 +32,9 @@ from kerneltune.agent.view.output import JsonView, StatusLine, standard_page
 from kerneltune.agent.view.plain import plain_line, summary_text
 from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.agent.view.text import SPINNER
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.errors import StoreError
+from kerneltune.tools.schema.task import Contract
 from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.update import Update
 from tests.agent.record.test_record_receipts import SETTING
@@ -191,6 +192,13 @@ def test_a_verification_shows_both_verdicts_side_by_side(capsys: pytest.CaptureF
     assert "differs: torch: 2.11 then, 2.13 now" in text
     print_verification(verification(Verdict(Status.WRONG, "no"), held=False), standard_page(colour=False))
     assert "did not hold: " in capsys.readouterr().out
+
+
+def test_a_verification_repeats_the_contract_that_the_verdict_relies_on(capsys: pytest.CaptureFixture[str]) -> None:
+    contracts = {"task": {"contracts": [encode(Contract(0, "x", slack=3))]}}
+    found = replace(verification(verdict(3, Status.CHECKED), held=True), receipt=contracts)
+    print_verification(found, standard_page(colour=False))
+    assert "contract: x: 3 elements behind its end may be read (undefined" in capsys.readouterr().out
 
 
 def test_a_verification_as_json_has_both_sides_and_the_receipt() -> None:

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from kerneltune.tools.judge.correctness.problem import Problem
+from kerneltune.tools.judge.correctness.problem import Problem, describe
+from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.task.load import find_task, read_task
 from tests.tools.judge.drawing import applying
 
@@ -142,3 +144,60 @@ def test_nan_and_infinities_are_fed_where_the_task_says_that_it_defines_them(tmp
 def test_the_main_case_takes_its_contract_from_the_smallest_one_without_being_drawn() -> None:
     assert Problem.load(find_task("cross_entropy"), "narrow").kinds == {"0": "any", "1": "any"}
     assert Problem.load(find_task("rope"), "ragged").kinds == {"0": "any", "1": "any", "2": "own", "3": "own"}
+
+
+def promising(folder: Path, contract: str, made: str = "torch.randn(R, C)", forward: str = "x * 2") -> Path:
+    path = folder / "promising.py"
+    path.write_text(
+        "import torch\nR, C = 6, 5\nCASES = [{'name': 'wide', 'C': 9, 'cpu': True}]\n"
+        f"class Model(torch.nn.Module):\n    def forward(self, x): return {forward}\n"
+        f"def get_inputs(): return [{made}]\nINPUTS = {{'x': {contract}}}\n"
+    )
+    return path
+
+
+def test_a_pitch_moves_rows_apart_in_every_case_and_battery_and_changes_no_value(tmp_path: Path) -> None:
+    plain = Problem.load(read_task(promising(tmp_path, "'any'")))
+    wanted = {battery: plain.draw(1, battery) for battery in applying(plain)}
+    task = read_task(promising(tmp_path, "{'values': 'any', 'pitch': 8, 'slack': 2}"))
+    problem = Problem.load(task)
+    assert list(applying(problem)) == list(wanted)
+    for battery, other in wanted.items():
+        drawn = problem.draw(1, battery)
+        assert drawn is not None
+        assert other is not None
+        assert drawn.inputs[0].stride() == (8, 1)
+        assert torch.equal(drawn.inputs[0].nan_to_num(), other.inputs[0].nan_to_num())
+    strides = [case.inputs[0]["$tensor"]["stride"] for case in describe(task).cases]
+    assert strides == [[8, 1], [16, 1]]
+
+
+def test_what_may_be_read_of_an_input_comes_with_it_undefined_and_another_for_each_seed(tmp_path: Path) -> None:
+    problem = Problem.load(read_task(promising(tmp_path, "{'values': 'any', 'pitch': 8, 'slack': 4}")))
+    found = []
+    for seed in (1, 2, 3):
+        drawn = problem.draw(seed)
+        assert drawn is not None
+        words = torch.frombuffer(bytearray(drawn.blobs()["input:0"]), dtype=torch.float32)
+        assert len(words) == 5 * 8 + 5 + 4
+        rows = torch.cat([words, words.new_zeros(-len(words) % 8)])[:48].reshape(6, 8)
+        assert torch.equal(rows[:, :5], drawn.inputs[0])
+        found.append(torch.cat([rows[:5, 5:].reshape(-1), words[45:]]))
+    assert [bool(seen.isnan().all()) for seen in found] == [False, True, False]
+    assert not torch.equal(found[0].view(torch.int32), found[2].view(torch.int32))
+    among = torch.cat([found[0], found[2]])
+    assert all(bool(those.any()) for those in (among > 1e30, among < -1e30, among == 0, among == 1))
+
+
+@pytest.mark.parametrize(
+    ("contract", "made", "words"),
+    [
+        ("{'alignment': 2}", "torch.randn(R, C)", "an alignment of 2 bytes, but its elements have 4"),
+        ("{'pitch': 8}", "torch.randn(C, R).t()", "a pitch is for tensors that get_inputs makes row-major"),
+    ],
+)
+def test_a_promise_that_cannot_be_kept_is_told_with_the_argument(
+    tmp_path: Path, contract: str, made: str, words: str
+) -> None:
+    with pytest.raises(TaskError, match=rf"INPUTS\['x'\]: {words}"):
+        describe(read_task(promising(tmp_path, contract, made)))

@@ -52,7 +52,7 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-ROWS = 8
+ROWS, PITCH = 8, 64
 Args = Sequence[Any]
 
 
@@ -152,15 +152,48 @@ def never_the_same(device: Device, args: Args) -> None:
     args[2][0, 0] += device.launches - 1
 
 
+def reads_what_is_promised(device: Device, args: Args) -> None:
+    right(device, args)
+    device.load(args[0].data_ptr(), 4 * PITCH * ROWS)
+
+
+def reads_one_more(device: Device, args: Args) -> None:
+    right(device, args)
+    device.load(args[0].data_ptr(), 4 * PITCH * ROWS + 4)
+
+
+def writes_where_it_may_read(device: Device, args: Args) -> None:
+    right(device, args)
+    device.store(args[0].data_ptr() + 4 * (PITCH * ROWS - 1), struct.pack("<f", 0.0))
+
+
+def takes_the_largest_that_it_may_read(device: Device, args: Args) -> None:
+    """Of a row and what lies behind it, NaN left out."""
+    x, w, y, _ = args
+    seen = torch.frombuffer(bytearray(device.load(x.data_ptr(), 4 * PITCH * ROWS)), dtype=torch.float32)
+    rows = seen.view(ROWS, PITCH)
+    most = torch.where(rows.isnan(), 0.0, rows).amax(-1, keepdim=True).clamp_max(1e6)
+    y.copy_(x * 2 + w + (most - x.amax(-1, keepdim=True)).clamp_min(0))
+
+
+def needs_an_address(device: Device, args: Args) -> None:
+    right(device, args)
+    if args[0].data_ptr() % 16:
+        raise RuntimeError("CUDA error: misaligned address")
+
+
 def traps(device: Device, args: Args) -> None:
     raise RuntimeError("CUDA error: unspecified launch failure")
 
 
-def plan_for(case: str, columns: int, body: Callable[..., None], text: str = "", rows: int = ROWS) -> Plan:
-    x = TensorRef(0, "float32", (rows, columns), (columns, 1))
+def plan_for(
+    case: str, columns: int, body: Callable[..., None], text: str = "", rows: int = ROWS, pitch: int = 0
+) -> Plan:
+    x = TensorRef(0, "float32", (rows, columns), (pitch or columns, 1))
     w, y = TensorRef(1, "float32", (columns,), (1,)), TensorRef(2, "float32", (rows, columns), (columns, 1))
     nbytes = rows * columns * 4
-    storages = (Storage(0, nbytes, "input", "0"), Storage(1, columns * 4, "state", "w"), Storage(2, nbytes, "scratch"))
+    extent = ((rows - 1) * (pitch or columns) + columns) * 4
+    storages = (Storage(0, extent, "input", "0"), Storage(1, columns * 4, "state", "w"), Storage(2, nbytes, "scratch"))
     signature = ("*fp32", "*fp32", "*fp32", "i32")
     kernel = Kernel(body.__name__, "ttir", text or body.__name__, signature)
     args: tuple[LaunchArg, ...] = (TensorArg(x), TensorArg(w), TensorArg(y), ScalarArg(columns, "i32"))
@@ -185,9 +218,10 @@ def tried(
     text: str = "",
     batteries: Any = ("own", "scaled"),
     case: str = "main",
+    pitch: int = 0,
 ) -> tuple[Verdict | None, CorrectnessRun, Device]:
     device = Device({body.__name__: body}, guarded=guarded)
-    plan = plan_for(case, 37 if case == "main" else 21, body, text)
+    plan = plan_for(case, 37 if case == "main" else 21, body, text, pitch=pitch)
     images: Mapping[str, CompiledImage] = {k.sha256: CompiledImage({}, b"") for k in plan.kernels}
     with linked(device) as link:
         spec = describe(task)
@@ -196,6 +230,48 @@ def tried(
         trial.close()
     assert device.allocated == device.freed
     return verdict, trial, device
+
+
+@pytest.fixture
+def promised(tmp_path: Path) -> Callable[[str], TaskFile]:
+    def written(contract: str) -> TaskFile:
+        (tmp_path / "task.py").write_text(f"{TASK}\nINPUTS = {{'x': {contract}}}\n")
+        return find_task(str(tmp_path / "task.py"))
+
+    return written
+
+
+@pytest.mark.parametrize(
+    ("body", "guarded", "status", "words"),
+    [
+        (reads_what_is_promised, True, None, ""),
+        (reads_what_is_promised, False, None, ""),
+        (reads_one_more, True, Status.CRASHED, "reads past the end of a tensor"),
+        (writes_where_it_may_read, True, Status.WRONG, "overwrites input 0"),
+        (writes_where_it_may_read, False, Status.WRONG, "overwrites input 0"),
+        (takes_the_largest_that_it_may_read, True, Status.WRONG, "elements wrong"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_plan_may_read_what_the_task_promises_and_use_or_change_none_of_it(
+    promised: Callable[[str], TaskFile], body: Callable[..., None], guarded: bool, status: Status | None, words: str
+) -> None:
+    verdict, _, _ = tried(promised(f"{{'values': 'any', 'pitch': {PITCH}}}"), body, pitch=PITCH, guarded=guarded)
+    assert (verdict and verdict.status) is status, verdict
+    assert words in (verdict.detail if verdict else "")
+
+
+def test_without_a_contract_nothing_may_be_read_behind_a_tensor(promised: Callable[[str], TaskFile]) -> None:
+    verdict, _, _ = tried(promised("'any'"), reads_what_is_promised)
+    assert verdict is not None
+    assert "reads past the end of a tensor" in verdict.detail
+
+
+def test_an_input_whose_task_promises_no_alignment_has_none_in_some_run(promised: Callable[[str], TaskFile]) -> None:
+    assert tried(promised("{'values': 'any', 'alignment': 16}"), needs_an_address)[0] is None
+    verdict, _, _ = tried(promised("{'values': 'any', 'alignment': 4}"), needs_an_address)
+    assert verdict is not None
+    assert "misaligned address" in verdict.detail
 
 
 @pytest.mark.parametrize("guarded", [True, False])

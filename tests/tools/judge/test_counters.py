@@ -57,12 +57,14 @@ def test_an_ncu_that_is_refused_is_quoted(blind_ncu: Path, tmp_path: Path) -> No
         reader.read(PLAN, [], [], tmp_path / "task.py")
 
 
-def receipt_with_counters(path: str) -> str:
+HONEST = Path(__file__).parents[3] / "corpus" / "honest" / "associative_scan.py"
+
+
+def receipt_with_counters(path: str, source: Path = HONEST, task: str = "cumsum") -> str:
     """What `bench` of an honest kernel prints, with that PATH."""
-    source = Path(__file__).parents[3] / "corpus" / "honest" / "associative_scan.py"
     command = [sys.executable, "-c", "from kerneltune.agent.cli import main; main()", "bench", str(source), "--json"]
     environment = os.environ | {"KERNELTUNE_COUNTERS": "true", "PYTHONPATH": os.pathsep.join(sys.path), "PATH": path}
-    done = subprocess.run([*command, "--task", "cumsum", "--no-store"], capture_output=True, text=True, env=environment)
+    done = subprocess.run([*command, "--task", task, "--no-store"], capture_output=True, text=True, env=environment)
     return done.stdout + done.stderr
 
 
@@ -78,4 +80,40 @@ def test_where_ncu_is_refused_probes_are_in_the_receipt(blind_ncu: Path) -> None
     blind_ncu.write_text(REFUSED)
     told = receipt_with_counters(os.environ["PATH"])
     assert "ERR_NVGPUCTRPERM" in told
+    assert re.search(r'"resident_us": ?\d', told), told
+
+
+PAIRS = """
+import torch
+ROWS = 32768  # whole pages: what may be read behind them lies in others
+CASES = [{"name": "small", "ROWS": 3, "cpu": True}]
+PRECISION = "float32"
+INPUTS = {"x": {"values": "any", "slack": 1}}
+class Model(torch.nn.Module):
+    def forward(self, x): return x + torch.nn.functional.pad(x[1:], (0, 1))
+def get_inputs(): return [torch.randn(ROWS * 1024)]
+"""
+READS_ITS_NEIGHBOUR = """
+import torch, triton, triton.language as tl
+@triton.jit
+def pairs(x, y, n, B: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i) + tl.where(i + 1 < n, tl.load(x + i + 1), 0.0))
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        pairs[(x.numel() // 1024,)](x, y, x.numel(), B=1024)
+        return y
+"""
+
+
+@pytest.mark.gpu
+def test_what_a_contract_lets_a_kernel_read_is_there_when_it_is_checked_timed_and_probed(
+    blind_ncu: Path, tmp_path: Path
+) -> None:
+    blind_ncu.write_text(REFUSED)
+    (tmp_path / "pairs.py").write_text(PAIRS)
+    (tmp_path / "kernel.py").write_text(READS_ITS_NEIGHBOUR)
+    told = receipt_with_counters(os.environ["PATH"], tmp_path / "kernel.py", str(tmp_path / "pairs.py"))
+    assert '"correct"' in told
     assert re.search(r'"resident_us": ?\d', told), told

@@ -10,9 +10,9 @@ import torch
 
 from kerneltune.tools.backends.runner_messages import MAX_ROOMS
 from kerneltune.tools.judge.correctness.reference_model import Drawn
+from kerneltune.tools.judge.correctness.tree import like, pitched
 from kerneltune.tools.judge.execution.device_buffers import OutputBuffers
 from kerneltune.tools.judge.execution.guard_pages import (
-    ALIGNMENT,
     MARGIN_BYTES,
     GuardedMemory,
     RequestedAllocation,
@@ -21,6 +21,7 @@ from kerneltune.tools.judge.execution.guard_pages import (
 from kerneltune.tools.replay.replay import ReplayError
 from kerneltune.tools.schema.codec import encode
 from kerneltune.tools.schema.plan import Plan, Storage, TensorRef
+from kerneltune.tools.schema.task import POINTER_ALIGNMENT, Contract
 from kerneltune.tools.schema.verdict import CaseResult
 from tests.tools.judge.simulated import Device
 
@@ -57,12 +58,12 @@ def bytes_around(memory: GuardedMemory, name: str) -> tuple[torch.Tensor, int, i
 def test_a_piece_is_aligned_and_inside_its_room_and_touches_its_end(nbytes: int, margin: int, right: bool) -> None:
     (place,), (room,) = places_for([RequestedAllocation("a", "a", nbytes, True)], PAGE, margin)
     at = place.offset(right=right)
-    assert at % ALIGNMENT == 0
+    assert at % POINTER_ALIGNMENT == 0
     assert margin <= at
     assert at + nbytes <= room - margin
     assert room % PAGE == 0
     slack = room - margin - at - nbytes if right else at - margin
-    assert 0 <= slack < ALIGNMENT
+    assert 0 <= slack < POINTER_ALIGNMENT
 
 
 def test_many_pieces_share_rooms_without_meeting_and_by_right() -> None:
@@ -128,6 +129,49 @@ def test_a_changed_input_is_noticed_where_pages_cannot_be_read_only(name: str, w
     assert f"overwrites {words}" in harm.words
     memory.lay(DRAWN, right=True, turn=1)
     assert memory.harmed() is None
+
+
+def promising(**contract: int) -> Drawn:
+    promise = Contract(0, "x", **contract)
+    return replace(DRAWN, inputs=(pitched(torch.arange(15.0).reshape(3, 5), promise),), contracts=(promise,))
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("alignment", [4, 16, 128])
+def test_what_a_task_lets_kernels_read_is_in_the_pages_undefined_and_another_in_each_run(
+    right: bool, alignment: int
+) -> None:
+    drawn = promising(pitch=8, slack=7, alignment=alignment)
+    plan = plan_of(Storage(0, 84, "input", "0"), *PLAN.storages[1:])
+    memory = GuardedMemory(plan, drawn, {}, Device({}).allocate, most_bytes=1 << 20, page_bytes=PAGE)
+    seen = []
+    for _ in range(3):
+        memory.lay(drawn, right=right, turn=0)
+        room, start, stop = bytes_around(memory, "storage:0")
+        assert start % alignment == 0
+        assert right or alignment >= 16 or start % 16
+        assert not right or len(room) - (stop + 7 * 4) < alignment
+        assert torch.equal(like(room[start:stop], drawn.inputs[0]), drawn.inputs[0])
+        words = room[start : stop + 7 * 4].view(torch.float32)
+        seen.append(torch.cat([words[5:8], words[13:16], words[21:]]))
+        assert bool(torch.isnan(room[stop + 7 * 4 :].view(torch.float32)).all())
+    assert [bool(values.isnan().all()) for values in seen] == [False, True, False]
+    assert not torch.equal(seen[0].view(torch.int32), seen[2].view(torch.int32))
+
+
+@pytest.mark.parametrize(("at", "words"), [(5, "overwrites input 0"), (27, "overwrites input 0"), (28, "past the end")])
+def test_a_write_to_what_may_only_be_read_is_noticed_where_pages_cannot_be_read_only(at: int, words: str) -> None:
+    drawn = promising(pitch=8, slack=7)
+    plan = plan_of(Storage(0, 84, "input", "0"), *PLAN.storages[1:])
+    device = Device({}, guarded=False)
+    memory = GuardedMemory(plan, drawn, {}, device.allocate, most_bytes=1 << 20, page_bytes=PAGE)
+    memory.lay(drawn, right=False, turn=0)
+    assert memory.harmed() is None
+    room, start, _ = bytes_around(memory, "storage:0")
+    room[start + 4 * at] ^= 1
+    harm = memory.harmed()
+    assert harm is not None
+    assert words in harm.words
 
 
 def test_a_nan_among_the_inputs_is_not_taken_for_a_change() -> None:

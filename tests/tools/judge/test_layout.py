@@ -5,7 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from kerneltune.tools.judge.execution.guard_pages import extent_bytes, like, regions_of, same_bits, tree_bytes, write
+from kerneltune.tools.judge.correctness.tree import extent_bytes, like, write
+from kerneltune.tools.judge.execution.guard_pages import regions_of, same_bits, tree_bytes
+from kerneltune.tools.schema.task import Contract
 
 TENSORS = [
     torch.arange(12.0).reshape(3, 4),
@@ -34,6 +36,13 @@ def test_places_do_not_overlap_and_are_aligned() -> None:
     assert all(r.offset % 512 == 0 for r in regions)
     assert all(a.offset + a.nbytes <= b.offset for a, b in pairwise(regions))
     assert end >= regions[-1].offset + regions[-1].nbytes
+
+
+def test_what_may_be_read_behind_an_input_lies_in_its_place() -> None:
+    named = [("0", torch.zeros(128)), ("1.rows", torch.zeros(4, 128)), ("2", torch.zeros(128))]
+    regions, end = regions_of(named, [Contract(0, "x", slack=3), Contract(1, "y", slack=200)])
+    assert [(r.offset, r.nbytes, r.behind) for r in regions] == [(0, 512, 12), (1024, 2048, 800), (4096, 512, 0)]
+    assert end == 4608
 
 
 def test_an_expanded_tensor_takes_the_bytes_that_it_has() -> None:

@@ -767,3 +767,97 @@ def test_a_kernel_in_cuda_c_is_refused_for_it_needs_its_compiler_wherever_it_run
     assert task is not None
     with pytest.raises(CannotPackage, match="softmax is in CUDA C\\+\\+, which needs NVRTC"):
         packaged([VerifiedKernel(task, kernel.read_text())], arch="sm_90", header="")
+
+
+PADDED = """
+import torch
+ROWS, COLS = 6, 5
+CASES = [{"name": "more", "ROWS": 20, "cpu": True}]
+INPUTS = {"x": {"values": "any", "pitch": 8, "slack": 4, "alignment": 64}}
+class Model(torch.nn.Module):
+    def forward(self, x): return x.sum(-1)
+def get_inputs(): return [torch.randn(ROWS, COLS)]
+"""
+READS_THE_PADDING = """
+import torch
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        assert x.data_ptr() % 64 == 0
+        whole = x.as_strided((x.shape[0] * 8 + 1,), (1,), x.storage_offset())[:-1]  # one of four behind its last row
+        return torch.where(torch.arange(8) < 5, whole.view(-1, 8), 0.0).sum(-1)
+"""
+
+
+def padded(rows: int, *, behind: int = 4, first: int = 0) -> torch.Tensor:
+    """Rows of 5, 8 apart, at a multiple of 64 bytes or `first` elements behind one."""
+    memory = torch.full((rows * 8 - 3 + behind + first + 16,), float("nan"))
+    start = -memory.data_ptr() % 64 // 4 + first
+    memory = torch.frombuffer(memory.numpy().data, dtype=torch.float32, count=start + rows * 8 - 3 + behind)
+    return memory.as_strided((rows, 5), (8, 1), start).copy_(torch.randn(rows, 5))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (lambda: padded(6), ""),
+        (lambda: padded(20, behind=100), ""),
+        (lambda: padded(6, behind=3), "the kernel may read behind the end of a tensor"),
+        (lambda: padded(6, first=4), "address is not a multiple of 16 or 64 bytes"),
+        (lambda: torch.randn(6, 5), "strides were not verified. Verified: float32[6, 5] stride [8, 1]"),
+        (lambda: torch.randn(6, 16)[:, :5], "strides were not verified"),
+    ],
+)
+def test_a_kernel_runs_for_tensors_that_keep_its_task_s_contract(
+    given: Callable[[], torch.Tensor], why: str, tmp_path: Path
+) -> None:
+    model = (op := file_of(tmp_path, PADDED, READS_THE_PADDING, "padded")).ModelNew().eval()
+    good, x = padded(6), given()
+    for _ in range(2):  # decided, then remembered
+        torch.testing.assert_close(model(good), good.sum(-1))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.testing.assert_close(model(x), x.sum(-1))
+    assert [why in str(warning.message) for warning in told] == [True] * bool(why)
+    assert op.calls(model)[""] == ({"kernel": 2, "reference": 1} if why else {"kernel": 3})
+
+
+def test_compiled_code_whose_tensors_lack_what_a_contract_says_gives_the_kernel_copies_that_have_it(
+    tmp_path: Path,
+) -> None:
+    op = file_of(tmp_path, PADDED, READS_THE_PADDING, "padded")
+    model = op.ModelNew().eval()
+    compiled = torch.compile(lambda x: model(x), backend="aot_eager", fullgraph=True)
+    for x in (padded(6), padded(6, behind=0), padded(6, first=1)):
+        torch.testing.assert_close(compiled(x), x.sum(-1))
+    assert op.calls(model)[""] == {"kernel": 3}
+
+
+def test_a_file_checks_a_kernel_on_tensors_that_keep_its_task_s_contract(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert file_of(tmp_path, PADDED, READS_THE_PADDING, "padded")._check() == 0
+    assert capsys.readouterr().out.count("✔") == 2
+
+
+ROWS_OF_EIGHT = """
+import torch, triton, triton.language as tl
+@triton.jit
+def sum_kernel(x, y, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(y + tl.program_id(0), tl.sum(tl.where(i < 5, tl.load(x + tl.program_id(0) * B + i), 0.0)))
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty(x.shape[0], device=x.device)
+        sum_kernel[(x.shape[0],)](x, y, B=8)
+        return y
+"""
+
+
+@pytest.mark.parametrize(("contract", "seen"), [("{'alignment': 16}", True), ("{'pitch': 8}", False)])
+def test_a_compiler_does_not_see_into_a_kernel_whose_tensors_must_keep_a_contract(
+    contract: str, seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    task = "\n".join(line for line in PADDED.splitlines() if not line.startswith("INPUTS"))
+    op = file_of(tmp_path, f"{task}\nINPUTS = {{'x': {contract}}}", ROWS_OF_EIGHT, "padded")
+    assert bool(op._seen) is seen

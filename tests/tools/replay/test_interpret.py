@@ -146,3 +146,42 @@ def test_a_sample_has_the_ends_of_each_axis_and_a_program_of_every_tenth_of_the_
         assert all(0 <= program < 70_000 for program in chosen)
     assert sample((5, 3, 2), 12)[:6] == [0, 29, 4, 14, 25, 15]
     assert sample((5, 3, 2), 2) == [0, 29]
+
+
+BESIDE_ITS_INPUT = """
+@triton.jit
+def beside_kernel(x, y, FIRST: tl.constexpr, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(y + i, tl.load(x + FIRST + i))
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        beside_kernel[(1,)](x, y, FIRST=0, B=16)
+        return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "behind", "problem", "words"),
+    [
+        (0, 0, None, ""),
+        (1, 1, None, ""),
+        (1, 0, "out_of_bounds", "byte offset 64 of 64"),
+        (2, 1, "out_of_bounds", "byte offset 68 of 68"),
+        (-1, 0, "out_of_bounds", "byte offset -4 of 64"),
+    ],
+)
+def test_what_comes_before_an_unaligned_input_is_not_its_own_and_what_was_sent_behind_it_is(
+    trace: Trace, first: int, behind: int, problem: str | None, words: str
+) -> None:
+    reply = trace(BESIDE_ITS_INPUT.replace("FIRST=0", f"FIRST={first}"), tensor(16))
+    assert reply.failure is None
+    values = torch.arange(16.0 + behind)
+    request = InterpretRequest(reply.plans[0], ("input:0",), {"input:0": 4})
+    answer, blobs = interpret(request, [values.numpy().tobytes()])
+    assert answer.problem == problem
+    assert words in answer.detail
+    if problem is None:
+        assert blobs[0].tobytes() == values[first : first + 16].numpy().tobytes()

@@ -422,7 +422,7 @@ def test_shapes_and_dtype_that_are_told_are_taken_and_the_other_tensors_follow(t
     text = task_source(parts, "mine.py:f", told_calls(parts, ["x=4,128,96", "idx=4,7"], "bf16"))
     found = constants(text)
     assert [list(t.shape) for t in found["get_inputs"]()] == [[4, 128, 96], [96, 4096], [4, 7]]
-    assert [str(t.dtype) for t in found["get_inputs"]()] == ["torch.bfloat16", "torch.bfloat16", "torch.bfloat16"]
+    assert [str(t.dtype) for t in found["get_inputs"]()] == ["torch.bfloat16", "torch.bfloat16", "torch.int64"]
     assert (found["PRECISION"], "# These sizes are what is timed." in text) == ("bfloat16", True)
     assert "-> torch.Tensor" not in text.partition("class Model")[2].partition("def get_inputs")[0]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.task import Contract, contracts_in_words
 from kerneltune.tools.task.load import (
     builtin_tasks,
     find_task,
@@ -159,9 +160,33 @@ def test_inputs_are_declared_by_name_or_by_position(tmp_path: Path) -> None:
     assert read_task(write(tmp_path, starred)).inputs == ((3, "any"),)
 
 
+def test_a_task_may_promise_something_of_an_argument_s_memory_beside_its_values(tmp_path: Path) -> None:
+    source = MINIMAL.replace("forward(self, x)", "forward(self, x, y, z)")
+    declared = 'INPUTS = {"y": {"values": "own", "pitch": 64, "slack": 3}, 0: {"alignment": 4}, "z": "any"}\n'
+    task = read_task(write(tmp_path, source + declared))
+    assert task.inputs == ((1, "own"), (2, "any"))
+    assert task.contracts == (Contract(0, "x", alignment=4), Contract(1, "y", slack=3, pitch=64))
+    assert contracts_in_words(task.contracts) == (
+        "x: its address is a multiple of 4 bytes, of no more for certain; y: rows lie a multiple of 64 elements apart "
+        "and may be read to where the next begins, and 3 elements behind its end may be read (undefined values: no "
+        "result may depend on them)"
+    )
+
+
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
+        (
+            '{0: {"slck": 3}}',
+            r"INPUTS\['logits'\] has 'slck'; known are values, slack, pitch, alignment; did you mean slack\?",
+        ),
+        ('{0: {"values": "whatever"}}', r"INPUTS\[0\] = 'whatever' is not one of 'any'"),
+        ('{0: {"slack": -1}}', "slack = -1 is not a whole number from 0 to 65536"),
+        ('{0: {"slack": True}}', "slack = True is not a whole number"),
+        ('{0: {"pitch": 10**9}}', "INPUTS must be a literal"),
+        ('{0: {"pitch": 1000000000}}', "pitch = 1000000000 is not a whole number from 1 to 65536"),
+        ('{0: {"alignment": 12}}', "an alignment of 12 bytes is not a power of two"),
+        ('{0: {"slack": 1}, "logits": "own"}', "INPUTS names argument 0 of forward twice"),
         ('{"logit": "any"}', r"INPUTS names 'logit'; forward takes logits, target; did you mean 'logits'\?"),
         ('{"logits": "whatever"}', r"INPUTS\['logits'\] = 'whatever' is not one of 'any' \(any finite value"),
         ('{0: "any", "logits": "own"}', "INPUTS names argument 0 of forward twice"),

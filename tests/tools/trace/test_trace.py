@@ -8,7 +8,7 @@ import pytest
 
 from kerneltune.tools.schema.messages import TraceReply
 from kerneltune.tools.schema.plan import Aten, Plan, ScalarArg, TensorArg
-from kerneltune.tools.schema.task import TensorSpec
+from kerneltune.tools.schema.task import Contract, TensorSpec
 from kerneltune.tools.schema.verdict import Status
 from tests.tools.conftest import COPY_KERNEL, HEADER, Trace, tensor
 
@@ -307,3 +307,15 @@ def test_a_view_of_inductor_is_a_view(trace: Trace) -> None:
 def test_a_table_of_device_addresses_is_rejected_as_what_it_is(trace: Trace) -> None:
     body = "table = torch.tensor([x.data_ptr()], device=x.device); return scale(table)"
     assert "device addresses" in rejected(trace(module(body), tensor(8)))
+
+
+def test_an_input_that_need_not_be_aligned_is_not_and_a_kernel_is_specialised_to_that(trace: Trace) -> None:
+    body = "assert x.data_ptr() % 16 == {}; return scale(x[1:])"
+    aligned = plan(trace(module(body.format(0)), tensor(256)))
+    unaligned = plan(trace(module(body.format(8)), tensor(256), contracts=(Contract(0, "x", alignment=8),)))
+    whole = plan(trace(module("return scale(x)"), tensor(256), contracts=(Contract(0, "x", alignment=128),)))
+    divisible = [p.kernels[0].text.count("tt.divisibility = 16") for p in (aligned, unaligned, whole)]
+    assert divisible[0] == divisible[1] == divisible[2] - 2  # of x and of n, which is 255
+    assert unaligned.launches[0].args[0].tensor.offset == 1  # type: ignore[union-attr]
+    odd = plan(trace(module("return scale(x)"), tensor(256), contracts=(Contract(0, "x", alignment=8),)))
+    assert odd.kernels[0].text.count("tt.divisibility = 16") == divisible[2] - 1

@@ -313,12 +313,14 @@ class TimedPlan:
         storages = _regions("input", self._inputs, setup.input_regions, 0)
         storages |= _regions("state", self._state, setup.state_regions, 0)
         ready, whole = first.shareable(), index_storages(plan)
+        behind = {f"input:{region.name}": region.behind for region in setup.input_regions}
         bound: dict[int, torch.Tensor] = {}
         for storage in plan.storages:
             if storage.nbytes <= piece_bytes or storage.id in whole:
                 continue
-            buffers.append(DeviceBuffer.repeated(storage.nbytes, piece_bytes))
-            flat, name = buffers[-1].tensor[: storage.nbytes], f"{storage.origin}:{storage.name}"
+            name = f"{storage.origin}:{storage.name}"
+            buffers.append(DeviceBuffer.repeated(storage.nbytes + behind.get(name, 0), piece_bytes))
+            flat = buffers[-1].tensor[: storage.nbytes]
             known = storages.get(name, ready.get(storage.id))
             if known is not None:
                 flat[:piece_bytes].copy_(known[:piece_bytes])

@@ -268,7 +268,7 @@ class LoadedCase(ReferenceModel):
     def __init__(
         self, task: TaskFile, case: CaseDef, device: str = "cpu", make_room: Callable[[], None] = free_cached
     ) -> None:
-        self._contracts: bool | None = None  # whether the reference has a contraction; None: not looked at yet
+        self._multiplies: bool | None = None  # whether the reference has a contraction; None: not looked at yet
         self._rows: tuple[RowParts | None] | None = None  # how a large case is worked on in parts; None: as above
         self.left_out: dict[str, Limitation] = {}
         super().__init__(task, case, device, make_room)
@@ -408,7 +408,7 @@ class LoadedCase(ReferenceModel):
     def _drawn(self, seed: int, battery: str, inputs: tuple[Any, ...], regime: Regime) -> Drawn:
         self._regime = regime
         state = {name: tensor.clone() for name, tensor in self.state().items()}
-        return Drawn(seed, battery, inputs, state, regime, self._altered)
+        return Drawn(seed, battery, inputs, state, regime, self._altered, self.task.contracts)
 
     def _whole_parameters(self, seed: int, inputs: tuple[Any, ...]) -> bool:
         """Make the parameters small integers too, when the reference then computes with nothing but integers."""
@@ -477,7 +477,7 @@ class LoadedCase(ReferenceModel):
 
     def _probed(self, seed: int, battery: str) -> Drawn | None:
         """The sharpest probe that the reference allows."""
-        if required_bits(self.precision) is None or self._contracts is False:
+        if required_bits(self.precision) is None or self._multiplies is False:
             return None
         own = self._own(seed)
         for probe, single in self._probes(own, seed, left=battery == "one_hot_left"):
@@ -492,10 +492,10 @@ class LoadedCase(ReferenceModel):
 
     def _probes(self, own: tuple[Any, ...], seed: int, *, left: bool) -> list["_Probe"]:
         """The probes of the first contraction that allows one; of a large case, those of all its parts joined."""
-        if self._contracts is None:
-            self._contracts = self._has_product(own)
-        parts = self._row_parts(own) if self._contracts else None
-        if not self._contracts:
+        if self._multiplies is None:
+            self._multiplies = self._has_product(own)
+        parts = self._row_parts(own) if self._multiplies else None
+        if not self._multiplies:
             return []
         if parts is None:
             return self._probes_of(own, seed, left=left)
@@ -505,7 +505,7 @@ class LoadedCase(ReferenceModel):
     def _probes_of(self, own: tuple[Any, ...], seed: int, *, left: bool) -> list["_Probe"]:
         free = self._free_leaves(own)
         found = with_room(lambda: self._numbered(own, free), self._make_room)
-        self._contracts = bool(found)
+        self._multiplies = bool(found)
         return [(probe, len(found) == 1) for probe in probes(found, free, seed, left=left)]
 
     def _has_product(self, own: tuple[Any, ...]) -> bool:
@@ -802,6 +802,7 @@ def describe(task: TaskFile) -> TaskSpec:
         cases=cases,
         notes=task.notes,
         batch=_batch_dims(task, cases),
+        contracts=task.contracts,
     )
 
 

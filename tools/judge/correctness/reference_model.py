@@ -36,8 +36,19 @@ from kerneltune.tools.judge.correctness.float64 import (
     plain_arithmetic,
     widened,
 )
-from kerneltune.tools.judge.correctness.tree import Tree, dtype_name, leaves, map_tensors, raw_bytes, stored_as, tensors
+from kerneltune.tools.judge.correctness.tree import (
+    Tree,
+    dtype_name,
+    leaves,
+    map_leaves,
+    map_tensors,
+    pitched,
+    raw_bytes,
+    stored_as,
+    tensors,
+)
 from kerneltune.tools.schema.errors import OutOfMemory, TaskError
+from kerneltune.tools.schema.task import Contract, contract_of
 from kerneltune.tools.schema.verdict import Limitation, LimitationKind
 from kerneltune.tools.task.load import CaseDef, TaskFile, with_overrides
 
@@ -135,7 +146,8 @@ class Regime:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Inputs and parameters for one check, made from one seed. `alters`: the parameters are not the model's own."""
+    """Inputs and parameters for one check, made from one seed. `alters`: the parameters are not the model's own;
+    `contracts`: what is promised of the inputs' memory."""
 
     seed: int
     battery: str
@@ -143,12 +155,21 @@ class Drawn:
     state: dict[str, Tensor]
     regime: Regime = Regime()
     alters: bool = False
+    contracts: tuple[Contract, ...] = ()
+
+    def named(self) -> dict[str, Tensor]:
+        """Every tensor, by origin and name as a launch plan says them ("input:0", "state:weight")."""
+        inputs = {f"input:{path}": leaf for path, leaf in leaves(self.inputs) if isinstance(leaf, Tensor)}
+        return inputs | {f"state:{name}": tensor for name, tensor in self.state.items()}
+
+    def contract(self, name: str) -> Contract | None:
+        """The contract of the tensor of such a name."""
+        origin, _, path = name.partition(":")
+        return contract_of(self.contracts, path) if origin == "input" else None
 
     def blobs(self) -> dict[str, memoryview]:
-        """The bytes of every tensor, by origin and name as a launch plan says them ("input:0", "state:weight")."""
-        inputs = {f"input:{path}": leaf for path, leaf in leaves(self.inputs) if isinstance(leaf, Tensor)}
-        state = {f"state:{name}": tensor for name, tensor in self.state.items()}
-        return {name: raw_bytes(tensor) for name, tensor in (inputs | state).items()}
+        """The bytes of every tensor, and of what may be read behind it, which is undefined."""
+        return {name: raw_bytes(tensor, self.contract(name), self.seed) for name, tensor in self.named().items()}
 
 
 _STATISTICS = ("running_mean", "running_var")
@@ -345,7 +366,19 @@ class ReferenceModel:
     def _own(self, seed: int) -> tuple[Any, ...]:
         with blame(self.task, "get_inputs()"), torch.device(self.device), torch.no_grad():
             seed_everything(seed)
-            return tuple(map_tensors(lambda t: t.detach().to(self.device), self._call("get_inputs")))
+            own = tuple(map_tensors(lambda t: t.detach().to(self.device), self._call("get_inputs")))
+            return tuple(map_leaves(self._promised, own)) if self.task.contracts else own
+
+    def _promised(self, path: str, tensor: Tensor) -> Tensor:
+        """An input as its contract has it lie in memory."""
+        if (contract := contract_of(self.task.contracts, path)) is None:
+            return tensor
+        said, size = f"{self.task.path}: INPUTS[{contract.name!r}]", tensor.element_size()
+        if contract.alignment < size:
+            raise TaskError(f"{said}: an alignment of {contract.alignment} bytes, but its elements have {size}")
+        if contract.pitch > 1 and not tensor.is_contiguous():
+            raise TaskError(f"{said}: a pitch is for tensors that get_inputs makes row-major")
+        return pitched(tensor, contract)
 
     def _call(self, name: str, *, optional: bool = False) -> list[Any]:
         function = getattr(self._module, name, None)

@@ -22,12 +22,21 @@ from torch.utils._pytree import tree_flatten, tree_map
 from kerneltune.tools.judge.correctness import comparison
 from kerneltune.tools.judge.correctness.gates import Expected
 from kerneltune.tools.judge.correctness.problem import Problem
-from kerneltune.tools.judge.correctness.tree import is_float8, leaves, map_leaves, nbytes, rows_at, stored_as, tensors
+from kerneltune.tools.judge.correctness.tree import (
+    is_float8,
+    leaves,
+    map_leaves,
+    nbytes,
+    readable_bytes,
+    rows_at,
+    stored_as,
+    tensors,
+)
 from kerneltune.tools.replay.shared_memory import PERIOD, SharedMemory
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.messages import MemoryPart
-from kerneltune.tools.schema.task import CaseSpec
+from kerneltune.tools.schema.task import CaseSpec, contract_of
 from kerneltune.tools.schema.verdict import CaseResult
 from kerneltune.tools.task.load import TaskFile
 
@@ -154,7 +163,8 @@ class TimedSample:
         operands |= {f"state:{name}": t for name, t in self._problem.state().items()}
         found: dict[str, Tensor] = {}
         for name, tensor in operands.items():
-            part, found[name] = self.memory.share(name, tensor)
+            contract = contract_of(file.contracts, name.partition(":")[2]) if name.startswith("input:") else None
+            part, found[name] = self.memory.share(name, tensor, readable_bytes(tensor, contract))
             self.parts.append(part)
             if self.memory.nbytes > MOST_BYTES:
                 raise TaskError(f"its inputs and parameters take over {MOST_BYTES / 1e9:.1f} GB")

@@ -4,15 +4,20 @@ Paths are those of a launch plan ("0", "2.mask"); specs are the JSON of `tools.s
 """
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kerneltune.tools.replay.replay import POISONS
 from kerneltune.tools.schema.codec import Json, encode
-from kerneltune.tools.schema.task import TensorSpec
+from kerneltune.tools.schema.task import Contract, TensorSpec, row_major
 
 AT_ONCE = 1 << 27  # elements that values are drawn for, or answered in float64, at a time: 1 GiB of float64
+# NaN first; then -65504 in float16, infinity in float32, zeros and ones: what nobody would notice in a kernel's answer
+_UNDEFINED = torch.tensor((*POISONS, 0xFBFFFBFF - (1 << 32), 0x7F800000, 0, 0x3F800000), dtype=torch.int32)
+_PERIOD = 4099  # words, a prime, so that no two rows hold the same
 Tree = Any  # Tensor, tuple, list, dict, int, float, bool, str or None, recursively
 
 
@@ -127,6 +132,15 @@ def is_finite(tree: Tree) -> bool:
     return all(bool(torch.isfinite(t.float() if is_float8(t) else t).all()) for t in floats)
 
 
+def pitched(tensor: Tensor, contract: Contract) -> Tensor:
+    """A row-major tensor with its rows as far apart as its contract says."""
+    padded = contract.padded(tensor.shape)
+    if padded == tuple(tensor.shape) or not tensor.numel():
+        return tensor
+    flat = torch.full((prod(padded) * tensor.element_size(),), 0xFF, dtype=torch.uint8, device=tensor.device)
+    return flat.view(tensor.dtype).as_strided(tensor.shape, row_major(padded)).copy_(tensor)
+
+
 def laid_out(values: Tensor, own: Tensor) -> Tensor:
     """The values at the strides of another tensor of their shape: rows that lie apart stay apart, with what is between
     them, and a dimension of stride 0 holds its first values. Kernels are told the strides of the task's own inputs."""
@@ -140,11 +154,64 @@ def laid_out(values: Tensor, own: Tensor) -> Tensor:
     return result
 
 
-def raw_bytes(tensor: Tensor) -> memoryview:
-    """The bytes from the tensor's first element to its last, as they lie in memory (strides included)."""
-    tensor = tensor.detach().cpu()
+def extent_bytes(tensor: Tensor) -> int:
+    """Bytes from the tensor's first element to its last."""
     if tensor.numel() == 0:
-        return memoryview(b"")
-    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    flat = tensor.as_strided((extent,), (1,), tensor.storage_offset()).clone()
-    return flat.view(torch.uint8).numpy().data
+        return 0
+    return (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))) * tensor.element_size()
+
+
+def readable_bytes(tensor: Tensor, contract: Contract | None) -> int:
+    """Bytes that may be read behind the tensor's last element."""
+    return contract.readable(tensor.shape) * tensor.element_size() if contract and tensor.numel() else 0
+
+
+def write(region: Tensor, tensor: Tensor) -> None:
+    """Copy a tensor as it lies in memory, strides included, into flat bytes."""
+    nbytes = extent_bytes(tensor)
+    if nbytes:
+        flat = tensor.as_strided((nbytes // tensor.element_size(),), (1,), tensor.storage_offset())
+        region[:nbytes].copy_(flat.view(torch.uint8))
+
+
+def like(region: Tensor, tensor: Tensor) -> Tensor:
+    """The region seen as a tensor of the same dtype, shape and strides."""
+    if tensor.numel() == 0:
+        return torch.empty_like(tensor, device=region.device)
+    typed = region[: extent_bytes(tensor)].view(tensor.dtype)
+    return typed.as_strided(tensor.shape, tensor.stride(), typed.storage_offset())
+
+
+def write_promised(region: Tensor, tensor: Tensor, contract: Contract | None, seed: int) -> None:
+    """Copy a tensor as it lies in memory into flat bytes; where it has a contract, what is between its elements and may
+    be read behind them gets undefined values, others for each seed."""
+    write(region, tensor)
+    if contract is None or not tensor.numel():
+        return
+    start = extent_bytes(tensor) if tensor.is_contiguous() else 0
+    end = extent_bytes(tensor) + readable_bytes(tensor, contract)
+    make_undefined(region[start:end], seed)
+    if not start:
+        once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
+        like(region, tensor)[once].copy_(tensor[once])
+
+
+def make_undefined(flat: Tensor, seed: int) -> None:
+    """Fill flat bytes with what no result may depend on: NaN, or for every other seed a mixture of values in an order
+    of its own. Both, since a maximum may leave a NaN out, and a product with zero a finite value."""
+    generator = torch.Generator().manual_seed(seed % (1 << 63))
+    order = torch.randint(0, len(_UNDEFINED), (_PERIOD,), generator=generator) * (seed % 2)
+    period = _UNDEFINED[order].view(torch.uint8).to(flat.device)
+    times = flat.numel() // period.numel()
+    whole = times * period.numel()
+    flat[:whole].view(times, period.numel()).copy_(period)
+    flat[whole:].copy_(period[: flat.numel() - whole])
+
+
+def raw_bytes(tensor: Tensor, contract: Contract | None = None, seed: int = 0) -> memoryview:
+    """The bytes from the tensor's first element to the last that may be read, as they lie in memory (strides
+    included)."""
+    tensor = tensor.detach().cpu()
+    region = torch.empty(extent_bytes(tensor) + readable_bytes(tensor, contract), dtype=torch.uint8)
+    write_promised(region, tensor, contract, seed)
+    return region.numpy().data

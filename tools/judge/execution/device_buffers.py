@@ -11,8 +11,8 @@ import torch
 from kerneltune.tools.backends.base import Backend
 from kerneltune.tools.backends.runner_messages import Shared
 from kerneltune.tools.judge.correctness.reference_model import Drawn
-from kerneltune.tools.judge.correctness.tree import Tree, leaves, map_tensors
-from kerneltune.tools.judge.execution.guard_pages import like, regions_of, same_bits, write
+from kerneltune.tools.judge.correctness.tree import Tree, leaves, like, map_tensors, write, write_promised
+from kerneltune.tools.judge.execution.guard_pages import regions_of, same_bits
 from kerneltune.tools.replay.replay import (
     ALIGNMENT,
     OutputLayout,
@@ -24,6 +24,7 @@ from kerneltune.tools.replay.replay import (
     view_of,
 )
 from kerneltune.tools.schema.plan import Plan, TensorRef
+from kerneltune.tools.schema.task import contract_of
 from kerneltune.tools.schema.verdict import CaseResult
 
 _MOST_COPIED_BYTES = 4 << 30  # of inputs, or of outputs that were right
@@ -40,7 +41,8 @@ class InputBuffers:
     def __init__(self, backend: Backend, sample: Drawn, slots: int) -> None:
         named = [(path, leaf) for path, leaf in leaves(sample.inputs) if isinstance(leaf, torch.Tensor)]
         self._backend, self._sample, self.slots = backend, without_data(sample.inputs), slots
-        self.regions, self.stride = regions_of(named)
+        self.regions, self.stride = regions_of(named, sample.contracts)
+        self._contracts = sample.contracts
         self.state_regions, state_bytes = regions_of(list(sample.state.items()))
         self.buffer = backend.allocate(self.stride * slots)
         self.state_buffer = backend.allocate(max(state_bytes, ALIGNMENT))
@@ -61,8 +63,9 @@ class InputBuffers:
         """New contents for a slot."""
         found = [leaf for _, leaf in leaves(inputs) if isinstance(leaf, torch.Tensor)]
         for region, tensor in zip(self.regions, found, strict=True):
+            contract = contract_of(self._contracts, region.name)
             for buffer in (self.buffer.tensor, *([] if self._pristine is None else [self._pristine])):
-                write(buffer[slot * self.stride + region.offset :], tensor)
+                write_promised(buffer[slot * self.stride + region.offset :], tensor, contract, slot)
 
     def tree(self, slot: int, *, pristine: bool = False) -> Tree:
         """The arguments of forward over a slot's memory, or over the `pristine` copy where there is one."""

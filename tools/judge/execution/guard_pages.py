@@ -1,53 +1,45 @@
 """All memory of one plan while it is checked: every tensor in pages of its own, with canaries in what is left.
 
 The pages lie between unmapped guards, and inputs and parameters are mapped for reading only in the runner, where the
-driver can do that; then an access outside of a tensor faults as soon as it leaves the pages. Tensors lie at the right
-end of their pages or at the left one, by turns, so that both directions show. What cannot fault is found afterwards: a
-changed canary, or (without read-only mappings) a changed input. Knows no device: pages come from `allocate`.
+driver can do that; then an access outside of a tensor faults as soon as it leaves the pages. What a task's contract
+lets kernels read behind a tensor, or between its rows, is in its pages, too, with other values in each run. Tensors lie
+at the right end of their pages or at the left one, by turns, so that both directions show. What cannot fault is found
+afterwards: a changed canary, or (without read-only mappings) a changed input. Knows no device: pages come from
+`allocate`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from kerneltune.tools.backends.base import SharedBuffer
 from kerneltune.tools.backends.runner_messages import MAX_ROOMS, Allocation, BufferRegion, Shared
 from kerneltune.tools.judge.correctness.reference_model import Drawn
-from kerneltune.tools.judge.correctness.tree import Tree, leaves, portions, tensors
+from kerneltune.tools.judge.correctness.tree import (
+    Tree,
+    extent_bytes,
+    leaves,
+    like,
+    portions,
+    readable_bytes,
+    tensors,
+    write_promised,
+)
 from kerneltune.tools.replay.replay import ReplayError, aligned, constant_bytes, map_outputs, poison, view_of
 from kerneltune.tools.schema.plan import Plan, Storage, tensor_refs
+from kerneltune.tools.schema.task import POINTER_ALIGNMENT, Contract, contract_of
 
 
-def extent_bytes(tensor: torch.Tensor) -> int:
-    """Bytes from the tensor's first element to its last."""
-    if tensor.numel() == 0:
-        return 0
-    return (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))) * tensor.element_size()
-
-
-def write(region: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Copy a tensor as it lies in memory, strides included, into flat bytes."""
-    nbytes = extent_bytes(tensor)
-    if nbytes:
-        flat = tensor.as_strided((nbytes // tensor.element_size(),), (1,), tensor.storage_offset())
-        region[:nbytes].copy_(flat.view(torch.uint8))
-
-
-def like(region: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The region seen as a tensor of the same dtype, shape and strides."""
-    if tensor.numel() == 0:
-        return torch.empty_like(tensor, device=region.device)
-    typed = region[: extent_bytes(tensor)].view(tensor.dtype)
-    return typed.as_strided(tensor.shape, tensor.stride(), typed.storage_offset())
-
-
-def regions_of(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[tuple[BufferRegion, ...], int]:
-    """Places for named tensors one after the other, and where they end."""
+def regions_of(
+    named: Sequence[tuple[str, torch.Tensor]], contracts: Sequence[Contract] = ()
+) -> tuple[tuple[BufferRegion, ...], int]:
+    """Places for named tensors one after the other, and where they end. `contracts`: of inputs, by their paths."""
     regions, end = [], 0
     for name, tensor in named:
-        regions.append(BufferRegion(name, end, extent_bytes(tensor)))
-        end += aligned(extent_bytes(tensor))
+        behind = readable_bytes(tensor, contract_of(contracts, name))
+        regions.append(BufferRegion(name, end, extent_bytes(tensor), behind))
+        end += aligned(extent_bytes(tensor) + behind)
     return tuple(regions), aligned(end)
 
 
@@ -66,7 +58,6 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else tensor
 
 
-ALIGNMENT = 16  # of pointers, as kernels are compiled for it
 CANARY = 0xFFFBFFFB - (1 << 32)  # NaN as float64, float32, float16 and bfloat16: reading it shows, too
 MARGIN_BYTES = 2 << 20  # of mapped canaries on either side of a piece, when a fault is looked into
 _OWN_ROOMS = MAX_ROOMS - 2  # pieces beyond share the last two rooms
@@ -83,6 +74,8 @@ class PlacedAllocation:
     nbytes: int
     writable: bool
     own: bool
+    behind: int
+    alignment: int
     room: int
     base: int
     capacity: int
@@ -90,19 +83,27 @@ class PlacedAllocation:
 
     def offset(self, *, right: bool) -> int:
         """The piece's offset into its room: at the right end of its place or at the left one."""
-        end = self.base + self.capacity - self.margin
-        return end - -(-self.nbytes // ALIGNMENT) * ALIGNMENT if right else self.base + self.margin
+        if right:
+            return self.base + self.capacity - self.margin - self.whole
+        return self.base + self.margin + self.alignment % POINTER_ALIGNMENT  # by which it is a multiple of no more
+
+    @property
+    def whole(self) -> int:
+        """Bytes of the tensor and of what may be read behind it, to where an aligned one could follow."""
+        return -(-(self.nbytes + self.behind) // self.alignment) * self.alignment
 
 
 @dataclass(frozen=True)
 class RequestedAllocation:
-    """A piece before it has a place."""
+    """A piece before it has a place. `behind`: bytes that may be read behind it."""
 
     name: str
     words: str
     nbytes: int
     writable: bool
     own: bool = True
+    behind: int = 0
+    alignment: int = POINTER_ALIGNMENT
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def allocations_of(
     plan: Plan, drawn: Drawn, scratch: Mapping[tuple[int, str], int], *, strict: bool
 ) -> list[RequestedAllocation]:
     """List all allocations that a plan may touch. `strict`: only what it makes itself may be written to."""
-    given = _given(drawn)
+    given = drawn.named()
     outputs = [ref.storage for ref in tensor_refs(plan.outputs)]
     found = []
     for storage in plan.storages:
@@ -128,20 +129,24 @@ def allocations_of(
         if storage.data is not None and storage.nbytes > _MOST_CONSTANT_BYTES:
             raise ReplayError(f"a constant of {storage.nbytes >> 20} MiB; make it on the GPU instead")
         if own or name in given:  # the runner refuses a plan that reads what there is not
-            nbytes = storage.nbytes if own else extent_bytes(given[name])
-            words = _words(storage, outputs)
-            found.append(RequestedAllocation(f"storage:{storage.id}", words, nbytes, own or not strict, own))
+            piece = RequestedAllocation(
+                f"storage:{storage.id}", _words(storage, outputs), storage.nbytes, own or not strict, own
+            )
+            if not own:
+                contract = drawn.contract(name)
+                piece = replace(
+                    piece,
+                    nbytes=extent_bytes(given[name]),
+                    behind=readable_bytes(given[name], contract),
+                    alignment=contract.alignment if contract else POINTER_ALIGNMENT,
+                )
+            found.append(piece)
     found += [
         RequestedAllocation(f"launcher:{k}:{w}", "the compiler's scratch", n, True) for (k, w), n in scratch.items()
     ]
     if len({wanted.name for wanted in found}) != len(found):
         raise ReplayError("two storages of the plan have the same number")
     return found
-
-
-def _given(drawn: Drawn) -> dict[str, torch.Tensor]:
-    inputs = {f"input:{path}": leaf for path, leaf in leaves(drawn.inputs) if isinstance(leaf, torch.Tensor)}
-    return inputs | {f"state:{name}": tensor for name, tensor in drawn.state.items()}
 
 
 def _words(storage: Storage, outputs: Sequence[int]) -> str:
@@ -162,20 +167,25 @@ def places_for(
     rooms: list[int] = []
     for index in by_size[:_OWN_ROOMS]:
         piece = wanted[index]
-        whole = aligned(piece.nbytes + 2 * margin, page_bytes)
+        whole = aligned(_room(piece) + 2 * margin, page_bytes)
         places[index] = PlacedAllocation(**vars(piece), room=len(rooms), base=0, capacity=whole, margin=margin)
         rooms.append(whole)
     for writable in (False, True):
         rest = [i for i in by_size[_OWN_ROOMS:] if wanted[i].writable == writable]
         end = 0
         for index in rest:
-            whole = aligned(wanted[index].nbytes + 2 * _GAP)
+            whole = aligned(_room(wanted[index]) + 2 * _GAP)
             places[index] = PlacedAllocation(
                 **vars(wanted[index]), room=len(rooms), base=end, capacity=whole, margin=_GAP
             )
             end += whole
         rooms += [aligned(end, page_bytes)] if rest else []
     return [places[i] for i in range(len(wanted))], rooms
+
+
+def _room(piece: RequestedAllocation) -> int:
+    """Bytes that it takes wherever it lies: at the left end it is moved where it shall not be aligned."""
+    return aligned(piece.nbytes + piece.behind, piece.alignment) + piece.alignment % POINTER_ALIGNMENT
 
 
 class GuardedMemory:
@@ -214,6 +224,7 @@ class GuardedMemory:
             raise
         self._right = True
         self._drawn: Drawn | None = None
+        self._runs = 0
 
     @property
     def guarded(self) -> bool:
@@ -243,13 +254,14 @@ class GuardedMemory:
         outputs the bytes of `stale` (by storage); canaries in between."""
         moved = self._drawn is not drawn or self._right != right
         self._drawn, self._right = drawn, right
-        given = _given(drawn)
+        self._runs += 1
+        given = drawn.named()
         for room in self._rooms_to_fill(everything=moved or not (self.strict and self.guarded)):
             room.tensor.view(torch.int32).fill_(CANARY)
         for storage in self.plan.storages:
             name = f"{storage.origin}:{storage.name}"
-            if name in given and (moved or not (self.strict and self.guarded)):
-                write(self._flat(storage.id), given[name])
+            if name in given and (moved or not (self.strict and self.guarded) or drawn.contract(name)):
+                write_promised(self._whole(storage.id), given[name], drawn.contract(name), self._seed)
             elif storage.id in self._constants:
                 self._flat(storage.id).copy_(self._constants[storage.id])
             elif storage.origin not in ("input", "state"):
@@ -277,14 +289,27 @@ class GuardedMemory:
         made = {s.id for s in self.plan.storages if s.origin not in ("input", "state")}
         return [n for n in dict.fromkeys(ref.storage for ref in tensor_refs(self.plan.outputs)) if n in made]
 
-    def _bytes(self, place: PlacedAllocation) -> torch.Tensor:
+    @property
+    def _seed(self) -> int:
+        """Of undefined values: others for each run."""
+        return (self._drawn.seed if self._drawn else 0) + self._runs
+
+    def _bytes(self, place: PlacedAllocation, behind: int = 0) -> torch.Tensor:
         at = place.offset(right=self._right)
-        return self._rooms[place.room].tensor[at : at + place.nbytes]
+        return self._rooms[place.room].tensor[at : at + place.nbytes + behind]
 
     def _flat(self, storage: int) -> torch.Tensor:
+        return self._bytes(self._place(storage))
+
+    def _whole(self, storage: int) -> torch.Tensor:
+        """With what may be read behind it."""
+        place = self._place(storage)
+        return self._bytes(place, place.behind)
+
+    def _place(self, storage: int) -> PlacedAllocation:
         if f"storage:{storage}" not in self._by_name:
             raise ReplayError(f"no storage {storage} in the plan")
-        return self._bytes(self._by_name[f"storage:{storage}"])
+        return self._by_name[f"storage:{storage}"]
 
     def outputs(self, held: Mapping[int, torch.Tensor] | None = None) -> Tree:
         """What forward returned; with `held`, what it would be if these storages held those bytes."""
@@ -306,11 +331,14 @@ class GuardedMemory:
     def _input_checks(self) -> Iterable[tuple[Harm, torch.Tensor]]:
         if (self.strict and self.guarded) or self._drawn is None:
             return  # a write would have been a fault
-        given = _given(self._drawn)
+        given = self._drawn.named()
         for storage in self.plan.storages:
             name = f"{storage.origin}:{storage.name}"
             if name in given and given[name].numel():
                 now, was = _dense(like(self._flat(storage.id), given[name])), _dense(given[name])
+                if contract := self._drawn.contract(name):
+                    now, was = self._whole(storage.id), torch.empty_like(self._whole(storage.id))
+                    write_promised(was, given[name], contract, self._seed)
                 words = _words(storage, [])
                 harm = f"the candidate overwrites {words}; write results to memory of your own"
                 yield Harm(harm, overwrites=True), (now != was).any()
@@ -320,8 +348,8 @@ class GuardedMemory:
             if place.writable or not self.guarded:
                 room = self._rooms[place.room].tensor
                 at = place.offset(right=self._right)
-                end = at + place.nbytes
-                whole = at + -(-place.nbytes // ALIGNMENT) * ALIGNMENT
+                end = at + place.nbytes + place.behind
+                whole = at + place.whole
                 for start, stop, where in (
                     (place.base, at, "before the start"),
                     (end, whole, "past the end"),
@@ -342,8 +370,10 @@ def _disturbed(room: torch.Tensor, start: int, stop: int) -> torch.Tensor:
     """Whether bytes of a room are no canaries any more (a 0-dim bool)."""
     if start % 4 == stop % 4 == 0:
         return (room[start:stop].view(torch.int32) != CANARY).any()
-    wanted = torch.full((ALIGNMENT // 4,), CANARY, dtype=torch.int32, device=room.device).view(torch.uint8)
-    return (room[start:stop] != wanted[start % ALIGNMENT : start % ALIGNMENT + stop - start]).any()
+    first = start % 4
+    words = -(-(first + stop - start) // 4)
+    wanted = torch.full((words,), CANARY, dtype=torch.int32, device=room.device).view(torch.uint8)
+    return (room[start:stop] != wanted[first : first + stop - start]).any()
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -79,7 +79,8 @@ class CpuJudge:
             return PreparedInputs((), applies=False, short=request.battery in problem.left_out), []
         self._drawn = {(request.plan_sha256, request.case, request.battery): drawn}
         blobs = drawn.blobs()
-        return PreparedInputs(tuple(blobs)), list(blobs.values())
+        leads = {name: its.lead_bytes for name in blobs if (its := drawn.contract(name)) and its.lead_bytes}
+        return PreparedInputs(tuple(blobs), leads), list(blobs.values())
 
     def compare(self, request: Compare, blobs: list[bytes]) -> ComparisonReply:
         """Compare outputs with the float64 reference on the inputs that were drawn for this plan; that the task's own

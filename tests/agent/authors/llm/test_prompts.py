@@ -15,7 +15,7 @@ from kerneltune.tools import languages
 from kerneltune.tools.languages.base import language, prompt_of
 from kerneltune.tools.receipt import HIDDEN
 from kerneltune.tools.schema.gpus import GPUS
-from kerneltune.tools.schema.task import TensorSpec
+from kerneltune.tools.schema.task import Contract, TensorSpec
 from kerneltune.tools.schema.verdict import KernelReport, Status, Verdict
 from tests.agent.authors.llm.run_parts import (
     REJECTED,
@@ -48,6 +48,14 @@ def test_the_system_prompt_of_a_run_is_the_same_to_the_byte_whatever_was_tried()
     assert RunPrompts(workbench(), "sm_90", "NVIDIA H200").system == (
         RunPrompts(workbench(*story()), "sm_90", "NVIDIA H200", outcomes=lambda: THOUGHTS).system
     )
+
+
+def test_a_model_reads_what_a_task_promises_of_its_inputs_memory() -> None:
+    bench = workbench()
+    assert "this contract" not in RunPrompts(bench, "sm_90", None).system
+    bench.task = replace(bench.task, contracts=(Contract(0, "x", slack=3),))
+    told = RunPrompts(bench, "sm_90", None).system
+    assert "Inputs keep this contract in every case: x: 3 elements behind its end may be read (undefined" in told
 
 
 @pytest.mark.parametrize("language", ["triton", "ptx"])

@@ -19,13 +19,15 @@ SHIFT = 40
 
 @dataclass(frozen=True)
 class Pointer:
-    """An argument that points `offset` bytes into `buffer`, a 1-D uint8 array shared with the caller. Where what is
-    written to it is added to `writes`: byte offsets in `buffer`, and the size of the elements there."""
+    """An argument that points `offset` bytes into `buffer`, a 1-D uint8 array shared with the caller, whose first
+    `lead` bytes are not the tensor's: they keep it from beginning at a multiple of 16. Where what is written to it is
+    added to `writes`: byte offsets in `buffer`, and the size of the elements there."""
 
     buffer: Array
     offset: int
     name: str
     writes: list[tuple[Array, int]] | None = None
+    lead: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,10 @@ class MemoryRegion:
     buffer: Array
     views: dict[np.dtype[Any], Array] = field(default_factory=dict)
     writes: list[tuple[Array, int]] | None = None
+    lead: int = 0
 
     def holds(self, low: int, high: int, size: int) -> bool:
-        return self.base <= low and high + size <= self.base + len(self.buffer)
+        return self.base + self.lead <= low and high + size <= self.base + len(self.buffer)
 
     def view(self, dtype: np.dtype[Any]) -> Array:
         if dtype not in self.views:
@@ -105,7 +108,8 @@ class AddressSpace:
         key = (buffer.ctypes.data, len(buffer))
         if key not in self._known:
             number = len(self.regions) + 1
-            region = MemoryRegion(pointer.name, (number << SHIFT) + (1 << (SHIFT - 1)), buffer, writes=pointer.writes)
+            base = (number << SHIFT) + (1 << (SHIFT - 1))
+            region = MemoryRegion(pointer.name, base, buffer, writes=pointer.writes, lead=pointer.lead)
             self.regions[number] = self._known[key] = region
         return self._known[key].base + pointer.offset
 
@@ -129,7 +133,7 @@ class AddressSpace:
     def _blame(self, region: MemoryRegion | None, address: Array, size: int, what: str) -> OutOfBounds:
         if region is None:
             return OutOfBounds(f"{what} outside argument '(no argument)': byte offset {int(address.flat[0])} of 0")
-        offset, nbytes = address - region.base, len(region.buffer)
+        offset, nbytes = address - region.base - region.lead, len(region.buffer) - region.lead
         bad = offset[(offset < 0) | (offset + size > nbytes)]
         at = int(bad.flat[0])
         element = f", element {at // size} of {nbytes // size}" if size > 1 else ""
