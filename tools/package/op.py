@@ -175,6 +175,11 @@ def _specs(tree: Any) -> list[Spec]:
     return [leaf for leaf in _leaves(tree) if isinstance(leaf, Spec)]
 
 
+# the tensors of each entry, in order: looked up at each call
+_INPUTS = [_specs(entry.inputs) for entry in VERIFIED]
+_OUTPUTS = [_specs(entry.outputs) for entry in VERIFIED]
+
+
 def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in _leaves(tree) if isinstance(leaf, Tensor)]
 
@@ -342,16 +347,16 @@ class _Place:
         if bound is None or not bound.holds(state):
             bound = self.bound[number] = _Bound(entry, state, tensors[0].device)
         bound.give(state)
-        return _answers(bound.forward(*_filled(entry.inputs, iter(tensors))), entry)
+        return _answers(bound.forward(*_filled(entry.inputs, iter(tensors))), number)
 
 
 _places: list[_Place] = []
 _kernels = [_new_kernel(number) for number in range(len(KERNELS))]
 
 
-def _answers(found: Any, entry: Entry) -> list[Tensor]:
+def _answers(found: Any, number: int) -> list[Tensor]:
     """The tensors of an answer, each with the strides that the reference's has."""
-    return [_laid_out(t, spec) for t, spec in zip(_tensors(found), _specs(entry.outputs), strict=True)]
+    return [_laid_out(t, spec) for t, spec in zip(_tensors(found), _OUTPUTS[number], strict=True)]
 
 
 def _laid_out(tensor: Tensor, spec: Spec) -> Tensor:
@@ -369,7 +374,7 @@ def _opaque(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) 
     """The kernel, for one entry of VERIFIED. Its outputs are nobody else's memory, so what is one tensor is one output.
     Autograd and compiled code may give it tensors that begin anywhere, with nothing behind them."""
     _places[place].calls["gradients" if VERIFIED[entry].backward else "kernel"] += 1
-    pairs = zip(tensors, _specs(VERIFIED[entry].inputs), strict=True)
+    pairs = zip(tensors, _INPUTS[entry], strict=True)
     tensors = [_kept_promise(t, spec) if _broken(t, spec) else t for t, spec in pairs]
     answers = _distinct(_places[place].run(entry, tensors, state), entry)
     taken = {t.untyped_storage().data_ptr() for t in (*tensors, *state)}
@@ -380,13 +385,16 @@ def _opaque(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) 
     return answers
 
 
+def _sized_outputs(tensors: Sequence[Tensor], entry: int) -> list[tuple[Spec, list[int]]]:
+    """The outputs of an entry for such inputs, with their shapes."""
+    lead = next((t.shape for t, s in zip(tensors, _INPUTS[entry], strict=True) if None in s.shape), ())
+    return [(s, [lead[axis] if n is None else n for axis, n in enumerate(s.shape)]) for s in _OUTPUTS[entry]]
+
+
 def _shapes(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) -> list[Tensor]:
     """The outputs without their data."""
-    its = VERIFIED[entry]
-    lead = next((t.shape for t, s in zip(tensors, _specs(its.inputs), strict=True) if None in s.shape), ())
     made = []
-    for spec in _distinct(_specs(its.outputs), entry):
-        shape = [lead[axis] if size is None else size for axis, size in enumerate(spec.shape)]
+    for spec, shape in _distinct(_sized_outputs(tensors, entry), entry):
         if spec.stride is None:
             made.append(tensors[0].new_empty(shape, dtype=spec.dtype))
         else:
@@ -401,7 +409,7 @@ def _in_sight(tensors: list[Tensor], state: list[Tensor], entry: int, place: int
     its, (model, paths) = VERIFIED[entry], _seen[entry]
     given = {paths[key]: tensor for key, tensor in zip(its.state, state, strict=True) if key in paths}
     found = torch.func.functional_call(model, given, tuple(_filled(its.inputs, iter(tensors))))
-    return _distinct(_answers(found, its), entry)
+    return _distinct(_answers(found, entry), entry)
 
 
 class _InSight:
@@ -467,7 +475,7 @@ def _traceable(numbers: Sequence[int]) -> dict[int, tuple[nn.Module, dict[str, s
         try:
             model, given = _made(modules[entry.kernel].ModelNew, entry.init, "meta"), _without_data(entry)
             with torch.no_grad(), _some_device():
-                answers = _distinct(_answers(model(*_filled(entry.inputs, iter(given))), entry), number)
+                answers = _distinct(_answers(model(*_filled(entry.inputs, iter(given))), number), number)
         except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError):  # it reads values, or asks a GPU
             return {}
         own = dict(model.state_dict(keep_vars=True))
@@ -506,14 +514,13 @@ def _gradients_by(
     run: Callable[..., list[Tensor]], number: int, ctx: Any, gradients: Sequence[Tensor | None]
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:
     """`number`: of the entry for the gradients."""
-    saved, its, place = list(ctx.saved_tensors), VERIFIED[ctx.entry], _places[ctx.place]
+    saved, place = list(ctx.saved_tensors), _places[ctx.place]
     tensors, state = saved[: ctx.count], saved[ctx.count :]
-    lead = next((t.shape for t, s in zip(tensors, _specs(its.inputs), strict=True) if None in s.shape), ())
-    pairs = [(g, s) for g, s in zip(gradients, _specs(its.outputs), strict=True) if s.dtype in _HAS_GRADIENT]
-    shapes = [[lead[i] if size is None else size for i, size in enumerate(s.shape)] for _, s in pairs]
+    pairs = zip(gradients, _sized_outputs(tensors, ctx.entry), strict=True)
     given = [
-        tensors[0].new_zeros(shape, dtype=s.dtype) if g is None else g.contiguous()
-        for (g, s), shape in zip(pairs, shapes, strict=True)
+        tensors[0].new_zeros(shape, dtype=spec.dtype) if gradient is None else gradient.contiguous()
+        for gradient, (spec, shape) in pairs
+        if spec.dtype in _HAS_GRADIENT
     ]
     firsts = _firsts(number)
     answers = dict(zip(dict.fromkeys(firsts), run([*tensors, *given], state, number, ctx.place), strict=True))
@@ -554,7 +561,7 @@ def _firsts(number: int) -> tuple[int, ...]:
     """For each answer of an entry, the first one that is the same tensor. Gradients of both terms of a sum are, where
     they are one in the reference: to copy it would be to read and write it once more."""
     entry = VERIFIED[number]
-    count = len(_specs(entry.outputs))
+    count = len(_OUTPUTS[number])
     if not entry.backward:
         return tuple(range(count))
     try:
@@ -582,7 +589,7 @@ def _registered(name: str, numbers: Sequence[int]) -> Any:
     return operator
 
 
-_has_contract = any((s.slack, s.alignment) != (0, 16) for entry in VERIFIED for s in _specs(entry.inputs))
+_has_contract = any((s.slack, s.alignment) != (0, 16) for specs in _INPUTS for s in specs)
 _seen: dict[int, tuple[nn.Module, dict[str, str]]] = {}
 _backwards = [number for number, entry in enumerate(VERIFIED) if entry.backward]
 _operator = _registered(f"kerneltune::{OP}", [n for n in range(len(VERIFIED)) if n not in _backwards])
@@ -594,7 +601,7 @@ else:
 
 # One call: the kernel's or the reference's ----------------------------------------------------------------------------
 
-_ALIGNMENTS = " or ".join(map(str, sorted({s.alignment for entry in VERIFIED for s in _specs(entry.inputs)} | {16})))
+_ALIGNMENTS = " or ".join(map(str, sorted({s.alignment for specs in _INPUTS for s in specs} | {16})))
 _REASONS = {
     "arguments": "it is given other arguments than were verified",
     "shapes": "these shapes, dtypes or strides were not verified",
@@ -705,13 +712,12 @@ def _why_not(
     if not torch.compiler.is_compiling():
         if any([_is_foreign(t) and torch.utils._python_dispatch.is_traceable_wrapper_subclass(t) for t in tensors]):
             return "subclass"
-        entry = VERIFIED[number]
-        for tensor, spec in zip(tensors, (*_specs(entry.inputs), *entry.state.values()), strict=True):
+        for tensor, spec in zip(tensors, (*_INPUTS[number], *VERIFIED[number].state.values()), strict=True):
             if not _is_foreign(tensor) and (broken := _broken(tensor, spec)):
                 return broken
     if torch.is_autocast_enabled(device.type):
         answered = [t.dtype for t in _tensors(_original(place, module)(*args, **kwargs))]
-        if answered != [spec.dtype for spec in _specs(VERIFIED[number].outputs)]:
+        if answered != [spec.dtype for spec in _OUTPUTS[number]]:
             return "autocast"
     return ""
 
@@ -736,7 +742,7 @@ def _call(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: Mappi
     needs_gradients = torch.is_grad_enabled() and any([t.requires_grad for t in (*tensors, *state)])
     if needs_gradients and not _backwards:
         raise RuntimeError(_NO_BACKWARD)
-    batched = [extra > 0 and None in spec.shape for spec in _specs(entry.inputs)]
+    batched = [extra > 0 and None in spec.shape for spec in _INPUTS[number]]
     lead = tuple(tensors[batched.index(True)].shape[: extra + 1]) if extra else ()
     folded = [t.flatten(0, extra) if its else t for t, its in zip(tensors, batched, strict=True)]
     backward = _backward_of(place, number, folded, state) if needs_gradients else None
@@ -799,7 +805,7 @@ def _call_like_before(place: _Place, module: nn.Module, args: tuple[Any, ...]) -
     bound = place.bound[known.number]
     if not _is_unchanged(known, bound):
         return None
-    if not _are_as_promised(args, known.number):
+    if any([_broken(tensor, spec) for tensor, spec in zip(args, _INPUTS[known.number], strict=True)]):
         return None
     entry, lead = VERIFIED[known.number], known.lead
     given = [t.view(shape) for t, shape in zip(args, known.folded, strict=True)] if lead else args
@@ -811,14 +817,8 @@ def _call_like_before(place: _Place, module: nn.Module, args: tuple[Any, ...]) -
         if type(answer) is Tensor and type(entry.outputs) is Spec:
             answer = _laid_out(answer, entry.outputs)
             return answer.view(lead + answer.shape[1:]) if lead else answer
-        answers = _answers(answer, entry)
+        answers = _answers(answer, known.number)
     return _filled(entry.outputs, iter([t.view(lead + t.shape[1:]) for t in answers] if lead else answers))
-
-
-def _are_as_promised(args: tuple[Tensor, ...], number: int) -> bool:
-    if _has_contract:
-        return not any([_broken(*pair) for pair in zip(args, _specs(VERIFIED[number].inputs), strict=True)])
-    return not any([tensor.data_ptr() & 15 for tensor in args])
 
 
 def _is_unchanged(known: _Known, bound: _Bound) -> bool:
@@ -1010,10 +1010,10 @@ def _drawn(number: int, device: torch.device) -> list[Any]:
         torch.manual_seed(0)
         found = _tensors(_reference(number).get_inputs())
     rows = max(64, entry.lead[0][0]) if entry.lead else 0
-    cut = [t[:rows] if None in spec.shape else t for t, spec in zip(found, _specs(entry.inputs), strict=True)]
+    cut = [t[:rows] if None in spec.shape else t for t, spec in zip(found, _INPUTS[number], strict=True)]
     copies = [t.detach().clone().to(device) for t in cut]
     if _has_contract:
-        copies = [_kept_promise(t, spec) for t, spec in zip(copies, _specs(entry.inputs), strict=True)]
+        copies = [_kept_promise(t, spec) for t, spec in zip(copies, _INPUTS[number], strict=True)]
     filled: list[Any] = _filled(entry.inputs, iter(copies))
     return filled
 
