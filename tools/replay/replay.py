@@ -37,7 +37,7 @@ from kerneltune.tools.schema.plan import (
     is_allowed,
     tensor_refs,
 )
-from kerneltune.tools.schema.task import row_major
+from kerneltune.tools.schema.task import extent, row_major
 
 
 class NotAllowed(ValueError):
@@ -150,10 +150,10 @@ def dtype_bytes(name: str) -> int:
 def view_of(flat: torch.Tensor, ref: TensorRef) -> torch.Tensor:
     """The strided view of a flat uint8 tensor that `ref` describes. Raises ReplayError when it leaves the storage."""
     dtype = dtype_named(ref.dtype)
-    last = ref.offset + sum((n - 1) * s for n, s in zip(ref.shape, ref.stride, strict=True))
+    end = ref.offset + extent(ref.shape, ref.stride)
     negative = ref.offset < 0 or any(n < 0 for n in (*ref.shape, *ref.stride))
     empty = 0 in ref.shape
-    if negative or (not empty and (last + 1) * dtype.itemsize > flat.numel()):
+    if negative or (not empty and end * dtype.itemsize > flat.numel()):
         raise ReplayError(f"{ref} leaves its storage of {flat.numel()} bytes")
     if empty:
         return torch.empty(ref.shape, dtype=dtype, device=flat.device)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kerneltune.tools.schema.messages import MemoryPart
+from kerneltune.tools.schema.task import extent
 
 # Elements after which values repeat: whole pages of any dtype. 4,099 is prime, so that addresses which are off by a
 # power of two (an index that has overflowed) hold other values.
@@ -111,10 +112,10 @@ class SharedMemory:
     def share(self, name: str, tensor: Tensor, behind: int = 0) -> tuple[MemoryPart, Tensor]:
         """The tensor's bytes from its first element to its last under that name, and the tensor in this memory. So many
         bytes `behind` it can be read, too: NaN, or where the tensor repeats its values, more of them."""
-        extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        elements = extent(tensor.shape, tensor.stride())
         held = self._held.get(tensor.data_ptr())
-        if held is None or held.part.nbytes < extent * tensor.element_size():
-            flat = tensor.as_strided((extent,), (1,), tensor.storage_offset()) if tensor.numel() else tensor.reshape(-1)
+        if held is None or held.part.nbytes < elements * tensor.element_size():
+            flat = tensor.as_strided((elements,), (1,), tensor.storage_offset())
             raw = torch.full((flat.numel() * flat.element_size() + behind,), 0xFF, dtype=torch.uint8)
             raw[: len(raw) - behind].copy_(flat.view(torch.uint8))
             kept = self._kept(raw, tuple(raw.shape), len(raw), None)

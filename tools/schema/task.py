@@ -29,6 +29,12 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(max(size, 1) for size in shape[i + 1 :]) for i in range(len(shape)))
 
 
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements from the first to the last of a tensor, as they lie in memory."""
+    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    return 0 if 0 in shape else 1 + reach
+
+
 @dataclass(frozen=True)
 class Contract:
     """What a task promises of the memory of an argument of forward, for each tensor of it.
@@ -76,9 +82,10 @@ def contracts_in_words(contracts: Sequence[Contract]) -> str:
     return "; ".join(contract.sentence for contract in contracts)
 
 
-def contract_of(contracts: Sequence[Contract], path: str) -> Contract | None:
-    """The contract of the tensor at a path among the inputs ("0", "2.mask")."""
-    position = path.partition(".")[0]
+def contract_of(contracts: Sequence[Contract], name: str) -> Contract | None:
+    """The contract of a tensor, by its path among the inputs ("0", "2.mask") or by its name in a launch plan
+    ("input:2.mask"; "state:weight" has none)."""
+    position = name.removeprefix("input:").partition(".")[0]
     return next((contract for contract in contracts if str(contract.position) == position), None)
 
 

@@ -124,7 +124,8 @@ def made_with(module: Any, given: Iterable[Any] = ()) -> dict[str, Json]:
     own = {size for shape in _shapes(module).values() for size in shape}
     theirs = {int(size) for its in given if is_tensor(its) for size in its.shape}
     lengths = [p.name for p in positional if type(p.default) is int and p.name not in found]
-    for sizes, names in itertools.product((own, own | theirs), (missing, [*missing, *lengths])):
+    tried = [own] if theirs <= own else [own, own | theirs]
+    for sizes, names in itertools.product(tried, (missing, [*missing, *lengths])):
         choices = itertools.product(sorted(sizes, reverse=True), repeat=len(names))
         for chosen in itertools.islice(choices, _MOST_CHOICES):
             if _makes_the_same(module, made := {**found, **dict(zip(names, chosen, strict=True))}):

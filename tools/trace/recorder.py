@@ -48,6 +48,7 @@ from kerneltune.tools.schema.plan import (
     is_allowed,
     is_library,
 )
+from kerneltune.tools.schema.task import extent
 from kerneltune.tools.schema.verdict import Cause
 
 MAX_CONSTANT_BYTES = 64 << 20
@@ -328,8 +329,8 @@ def _described(value: Any, tape: Tape) -> TensorRef:
     """What a descriptor describes. Not by as_strided, which lets a fake tensor's storage grow. Raises Refused."""
     shape, stride = tuple(map(int, value.shape)), tuple(map(int, value.strides))
     ref = replace(tape.ref(value.base), shape=shape, stride=stride)
-    elements = ref.offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) + 1
-    if min(shape) > 0 and elements * value.base.element_size() > tape.nbytes[ref.storage]:
+    end = ref.offset + extent(shape, stride)
+    if min(shape) > 0 and end * value.base.element_size() > tape.nbytes[ref.storage]:
         raise Refused(
             f"a tensor descriptor of {list(shape)} with strides {list(stride)} describes more than its tensor, which "
             f"has {tape.nbytes[ref.storage]} bytes",

@@ -39,9 +39,9 @@ from kerneltune.tools.judge.correctness.float64 import (
 from kerneltune.tools.judge.correctness.tree import (
     Tree,
     dtype_name,
-    leaves,
     map_leaves,
     map_tensors,
+    named,
     pitched,
     raw_bytes,
     stored_as,
@@ -159,13 +159,11 @@ class Drawn:
 
     def named(self) -> dict[str, Tensor]:
         """Every tensor, by origin and name as a launch plan says them ("input:0", "state:weight")."""
-        inputs = {f"input:{path}": leaf for path, leaf in leaves(self.inputs) if isinstance(leaf, Tensor)}
-        return inputs | {f"state:{name}": tensor for name, tensor in self.state.items()}
+        return named(self.inputs, self.state)
 
     def contract(self, name: str) -> Contract | None:
         """The contract of the tensor of such a name."""
-        origin, _, path = name.partition(":")
-        return contract_of(self.contracts, path) if origin == "input" else None
+        return contract_of(self.contracts, name)
 
     def blobs(self) -> dict[str, memoryview]:
         """The bytes of every tensor, and of what may be read behind it, which is undefined."""

@@ -26,6 +26,7 @@ from kerneltune.tools.judge.correctness.tree import (
     is_float8,
     leaves,
     map_leaves,
+    named,
     nbytes,
     readable_bytes,
     rows_at,
@@ -159,12 +160,10 @@ class TimedSample:
             self._problem = Problem.load(file, case.name, seed=secrets.randbits(62))
             self._inputs = self._problem.inputs(secrets.randbits(62)) or ()
             assert self._problem.precision  # looked up here: where it is not declared, inputs are drawn for it
-        operands = {f"input:{path}": t for path, t in leaves(self._inputs) if isinstance(t, Tensor)}
-        operands |= {f"state:{name}": t for name, t in self._problem.state().items()}
         found: dict[str, Tensor] = {}
-        for name, tensor in operands.items():
-            contract = contract_of(file.contracts, name.partition(":")[2]) if name.startswith("input:") else None
-            part, found[name] = self.memory.share(name, tensor, readable_bytes(tensor, contract))
+        for name, tensor in named(self._inputs, self._problem.state()).items():
+            behind = readable_bytes(tensor, contract_of(file.contracts, name))
+            part, found[name] = self.memory.share(name, tensor, behind)
             self.parts.append(part)
             if self.memory.nbytes > MOST_BYTES:
                 raise TaskError(f"its inputs and parameters take over {MOST_BYTES / 1e9:.1f} GB")

@@ -3,7 +3,7 @@
 Paths are those of a launch plan ("0", "2.mask"); specs are the JSON of `tools.schema.task` ({"$tensor": …}).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kerneltune.tools.replay.replay import POISONS
 from kerneltune.tools.schema.codec import Json, encode
-from kerneltune.tools.schema.task import Contract, TensorSpec, row_major
+from kerneltune.tools.schema.task import Contract, TensorSpec, extent, row_major
 
 AT_ONCE = 1 << 27  # elements that values are drawn for, or answered in float64, at a time: 1 GiB of float64
 # NaN first; then -65504 in float16, infinity in float32, zeros and ones: what nobody would notice in a kernel's answer
@@ -37,6 +37,12 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
 def tensors(tree: Tree) -> Iterator[Tensor]:
     """Return all tensors, in order."""
     return (leaf for _, leaf in leaves(tree) if isinstance(leaf, Tensor))
+
+
+def named(inputs: Tree, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Every tensor by its name in a launch plan: "input:0", "state:weight"."""
+    found = {f"input:{path}": leaf for path, leaf in leaves(inputs) if isinstance(leaf, Tensor)}
+    return found | {f"state:{name}": tensor for name, tensor in state.items()}
 
 
 def map_tensors(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
@@ -146,19 +152,20 @@ def laid_out(values: Tensor, own: Tensor) -> Tensor:
     them, and a dimension of stride 0 holds its first values. Kernels are told the strides of the task's own inputs."""
     if values.stride() == own.stride() or values.numel() == 0:
         return values
-    extent = 1 + sum((n - 1) * s for n, s in zip(own.shape, own.stride(), strict=True))
-    flat = own.as_strided((extent,), (1,), own.storage_offset()).to(values.dtype, copy=True)
-    result = flat.as_strided(own.shape, own.stride())
-    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in own.stride())
-    result[once].copy_(values[once])
-    return result
+    flat = own.as_strided((extent(own.shape, own.stride()),), (1,), own.storage_offset()).to(values.dtype, copy=True)
+    return _put(values, flat.as_strided(own.shape, own.stride()))
+
+
+def _put(values: Tensor, into: Tensor) -> Tensor:
+    """Copy values element by element; where a dimension has a stride of 0, the first ones."""
+    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in into.stride())
+    into[once].copy_(values[once])
+    return into
 
 
 def extent_bytes(tensor: Tensor) -> int:
     """Bytes from the tensor's first element to its last."""
-    if tensor.numel() == 0:
-        return 0
-    return (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))) * tensor.element_size()
+    return extent(tensor.shape, tensor.stride()) * tensor.element_size()
 
 
 def readable_bytes(tensor: Tensor, contract: Contract | None) -> int:
@@ -192,8 +199,7 @@ def write_promised(region: Tensor, tensor: Tensor, contract: Contract | None, se
     end = extent_bytes(tensor) + readable_bytes(tensor, contract)
     make_undefined(region[start:end], seed)
     if not start:
-        once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
-        like(region, tensor)[once].copy_(tensor[once])
+        _put(tensor, like(region, tensor))
 
 
 def make_undefined(flat: Tensor, seed: int) -> None:
@@ -208,10 +214,15 @@ def make_undefined(flat: Tensor, seed: int) -> None:
     flat[whole:].copy_(period[: flat.numel() - whole])
 
 
-def raw_bytes(tensor: Tensor, contract: Contract | None = None, seed: int = 0) -> memoryview:
-    """The bytes from the tensor's first element to the last that may be read, as they lie in memory (strides
+def promised(tensor: Tensor, contract: Contract | None = None, seed: int = 0) -> Tensor:
+    """A copy of the bytes from the tensor's first element to the last that may be read, as they lie in memory (strides
     included)."""
-    tensor = tensor.detach().cpu()
-    region = torch.empty(extent_bytes(tensor) + readable_bytes(tensor, contract), dtype=torch.uint8)
-    write_promised(region, tensor, contract, seed)
-    return region.numpy().data
+    nbytes = extent_bytes(tensor) + readable_bytes(tensor, contract)
+    region = torch.empty(nbytes, dtype=torch.uint8, device=tensor.device)
+    write_promised(region, tensor.detach(), contract, seed)
+    return region
+
+
+def raw_bytes(tensor: Tensor, contract: Contract | None = None, seed: int = 0) -> memoryview:
+    """The same on the CPU, for a message."""
+    return promised(tensor.cpu(), contract, seed).numpy().data

@@ -24,7 +24,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kerneltune.tools.backends import start_driver
 from kerneltune.tools.sandbox import wire
@@ -262,28 +261,16 @@ def _counted(request: CountRequest, cubins: Sequence[bytes]) -> Counted:
 
 
 def _replayed(request: CountRequest, cubins: Sequence[bytes]) -> Iterator[str]:
-    import torch
-
     from kerneltune.tools.backends import device_backend
     from kerneltune.tools.backends.base import CompiledImage
     from kerneltune.tools.judge.correctness.problem import Problem
-    from kerneltune.tools.judge.correctness.tree import leaves
+    from kerneltune.tools.judge.correctness.tree import promised
     from kerneltune.tools.task.load import find_task
 
     plan, backend = request.plan, device_backend()
     drawn = Problem.load(find_task(request.task_path), request.case, device=backend.device).draw(request.seed)
     if drawn is None:
         raise ValueError("the task gives no inputs")
-    tensors = [(f"input:{path}", leaf) for path, leaf in leaves(drawn.inputs) if isinstance(leaf, torch.Tensor)]
-    tensors += [(f"state:{name}", tensor) for name, tensor in drawn.state.items()]
-    storages = {name: _flat(tensor) for name, tensor in tensors}
+    storages = {name: promised(its, drawn.contract(name), drawn.seed) for name, its in drawn.named().items()}
     images = [CompiledImage(metadata, cubin) for metadata, cubin in zip(request.metadata, cubins, strict=True)]
     yield from backend.replay_profiled(plan, images, storages, MOST_KERNELS)
-
-
-def _flat(tensor: Any) -> Any:
-    """The bytes from the tensor's first element to its last, as they lie in memory, flat uint8."""
-    import torch
-
-    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
-    return tensor.detach().as_strided((extent,), (1,), tensor.storage_offset()).clone().view(torch.uint8)

@@ -347,18 +347,14 @@ class Memory:
         region = self.space.regions.get(address >> 40)
         if region is None:
             return OutOfBounds(f"{place(ins)}: {who} uses address {address:#x}, which is in no tensor")
-        at, size = address - region.base - region.lead, len(region.buffer) - region.lead
-        return OutOfBounds(f"{place(ins)}: {who} uses byte {at} of {region.name}, which has {size} bytes")
+        used = f"byte {address - region.start} of {region.name}, which has {region.nbytes} bytes"
+        return OutOfBounds(f"{place(ins)}: {who} uses {used}")
 
     def _misaligned(self, address: Array, odd: Array, width: int, ins: Instruction, lanes: Lanes) -> Misaligned:
         which = int(np.nonzero(odd)[0][0])
         value, past = int(address[which]), int(odd[which])
         region = self.space.regions.get(value >> 40) if value >= _TENSORS else None
-        of = (
-            f"byte {value - region.base - region.lead} of {region.name}"
-            if region
-            else f"address {value & 0xFFFFFFFF:#x}"
-        )
+        of = f"byte {value - region.start} of {region.name}" if region else f"address {value & 0xFFFFFFFF:#x}"
         return Misaligned(
             f"{ins.name} needs {width}-byte alignment; {of} is {past} past one; {self._who(lanes, which)}, "
             f"PTX line {ins.line}"

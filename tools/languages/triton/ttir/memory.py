@@ -54,6 +54,16 @@ class MemoryRegion:
     writes: list[tuple[Array, int]] | None = None
     lead: int = 0
 
+    @property
+    def start(self) -> int:
+        """The address of the tensor's first byte."""
+        return self.base + self.lead
+
+    @property
+    def nbytes(self) -> int:
+        """Of the tensor."""
+        return len(self.buffer) - self.lead
+
     def holds(self, low: int, high: int, size: int) -> bool:
         return self.base + self.lead <= low and high + size <= self.base + len(self.buffer)
 
@@ -133,7 +143,7 @@ class AddressSpace:
     def _blame(self, region: MemoryRegion | None, address: Array, size: int, what: str) -> OutOfBounds:
         if region is None:
             return OutOfBounds(f"{what} outside argument '(no argument)': byte offset {int(address.flat[0])} of 0")
-        offset, nbytes = address - region.base - region.lead, len(region.buffer) - region.lead
+        offset, nbytes = address - region.start, region.nbytes
         bad = offset[(offset < 0) | (offset + size > nbytes)]
         at = int(bad.flat[0])
         element = f", element {at // size} of {nbytes // size}" if size > 1 else ""
