@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernel_service import Fault, begin, call, close
+from kernel_service import Fault, ask, begin, call, close
 
 Row = dict[str, Any]
 REACHED = ("rejected", "compile_failed", "timed_out", "crashed", "wrong", "checked", "correct")
@@ -49,6 +49,15 @@ def file_of(row: Row, answer: str) -> str:
     return f"{row['prefix']}{text.rstrip()}{row['suffix']}" if "prefix" in row else text
 
 
+def silence() -> str:
+    """Why the service does not answer; empty where it does."""
+    try:
+        ask("GET", "/health", timeout_s=30.0)
+    except Fault as fault:
+        return f"no service answers ({fault}): start `optimize serve`, and name its place in KERNELTUNE_SERVICE"
+    return ""
+
+
 def judged(export: Path, row: Row, source: str) -> str | None:
     """How far a file gets on the row's task; None where that could not be found out."""
     name, code, language = references(export)[row["task_sha256"]]
@@ -64,7 +73,7 @@ def judged(export: Path, row: Row, source: str) -> str | None:
     return None if status == "unchecked" else str(status)
 
 
-def all_judged(export: Path, pairs: Sequence[tuple[Row, str]], width: int = 8) -> list[str | None]:
+def all_judged(export: Path, pairs: Sequence[tuple[Row, str]], width: int = 32) -> list[str | None]:
     """The same of many, side by side."""
     with ThreadPoolExecutor(width) as pool:
         return list(pool.map(lambda pair: judged(export, pair[0], file_of(*pair)), pairs))
@@ -84,6 +93,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [list(map(str, head)), *(list(map(str, row)) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def adapter(rank: int) -> Any:
+    """LoRA of that rank on all linear layers; None for 0, which trains all weights."""
+    from peft import LoraConfig
+
+    return LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM") if rank else None
+
+
+def merged(model: Any) -> Any:
+    """A trained model without its adapter, whose weights are in it now."""
+    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
 
 
 def write(path: Path, text: str) -> None:

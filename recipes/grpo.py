@@ -15,14 +15,13 @@ import math
 from pathlib import Path
 from typing import Any
 
-from data import RIGHT, all_judged, rows_of, table, write
+from data import RIGHT, adapter, all_judged, merged, rows_of, silence, table, write
 
 
 def main() -> None:
     """Train, merge, tell."""
     import torch
     from datasets import Dataset
-    from peft import LoraConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
@@ -30,6 +29,8 @@ def main() -> None:
     made = args.out / "model"
     if (made / "config.json").exists():
         raise SystemExit(f"{made} is there already")
+    if fault := silence():
+        raise SystemExit(fault)
     rows = rows_of(args.export, args.config, "train", args.max_tokens)
     gpu = torch.cuda.is_available()
     tokens = AutoTokenizer.from_pretrained(args.model)
@@ -38,6 +39,7 @@ def main() -> None:
         **{"output_dir": str(args.out), "max_steps": args.steps, "num_generations": args.group, "beta": 0.0},
         **{"per_device_train_batch_size": args.batch, "max_completion_length": args.max_new_tokens, "seed": args.seed},
         **{"learning_rate": args.learning_rate, "scale_rewards": "none", "temperature": args.temperature},
+        **{"gradient_accumulation_steps": args.accumulate},
         **{"save_steps": args.save_every, "save_total_limit": 1, "logging_steps": 1, "report_to": "none"},
         **{"use_cpu": not gpu, "bf16": gpu, "disable_tqdm": True, "gradient_checkpointing": False},
     }
@@ -54,13 +56,11 @@ def main() -> None:
         args=GRPOConfig(**settings),
         train_dataset=Dataset.from_list([{k: row[k] for k in keys} for row in rows]),
         processing_class=tokens,
-        peft_config=LoraConfig(
-            r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear", task_type="CAUSAL_LM"
-        ),
+        peft_config=adapter(args.rank),
         **told,
     )
     trainer.train(resume_from_checkpoint=any(args.out.glob("checkpoint-*")) or None)
-    trainer.model.merge_and_unload().save_pretrained(made)
+    merged(trainer.model).save_pretrained(made)
     tokens.save_pretrained(made)
     curve = [entry["reward"] for entry in trainer.state.log_history if not math.isnan(entry.get("reward", math.nan))]
     write(args.out / "grpo.json", json.dumps({"rewards": curve, "rows": len(rows), "model": str(made)}, indent=1))
@@ -103,7 +103,7 @@ def _parsed() -> argparse.Namespace:
     for name, kind, value in (
         *(("steps", int, 12), ("batch", int, 32), ("group", int, 8), ("rank", int, 16), ("learning-rate", float, 1e-5)),
         *(("max-tokens", int, 3000), ("max-new-tokens", int, 512), ("temperature", float, 1.0), ("seed", int, 1)),
-        ("save-every", int, 4),
+        *(("save-every", int, 4), ("accumulate", int, 1)),
     ):
         parser.add_argument(f"--{name}", type=kind, default=value)
     return parser.parse_args()

@@ -13,7 +13,7 @@ mkdir -p "$out"
 echo "untrained";      "$python" "$here/evaluate.py" "$export" --model "$model" --out "$out/untrained.jsonl" $ask
 echo "three shots";    "$python" "$here/evaluate.py" "$export" --model "$model" --shots 3 --out "$out/shots.jsonl" $ask
 echo "nearest kernel"; "$python" "$here/evaluate.py" "$export" --copy --out "$out/copied.jsonl" $ask
-"$python" "$here/sft.py" "$export" --model "$model" --out "$out/sft" --steps "${STEPS:-400}" --max-tokens "${MOST:-3000}"
+"$python" "$here/sft.py" "$export" --model "$model" --out "$out/sft" --steps "${STEPS:-300}" --max-tokens "${MOST:-3000}"
 echo "SFT";            "$python" "$here/evaluate.py" "$export" --model "$out/sft/model" --out "$out/sft.jsonl" $ask
 "$python" "$here/grpo.py" "$export" --model "$out/sft/model" --out "$out/grpo" --steps "${GRPO_STEPS:-12}" --max-tokens "${MOST:-3000}"
 echo "GRPO";           "$python" "$here/evaluate.py" "$export" --model "$out/grpo/model" --out "$out/grpo.jsonl" $ask

@@ -1,4 +1,4 @@
-"""LoRA on an export's prompts and completions.
+"""LoRA, or with `--rank 0` all weights, on an export's prompts and completions.
 
     python recipes/sft.py EXPORT --config fim --model MODEL --out OUT
 
@@ -11,14 +11,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from data import rows_of, table, write
+from data import adapter, merged, rows_of, table, write
 
 
 def main() -> None:
     """Train, merge, tell."""
     import torch
     from datasets import Dataset
-    from peft import LoraConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import SFTConfig, SFTTrainer
 
@@ -54,14 +53,12 @@ def main() -> None:
         train_dataset=kept["train"],
         eval_dataset=kept["test"].select(range(min(args.measured, len(kept["test"])))) if "test" in kept else None,
         processing_class=tokens,
-        peft_config=LoraConfig(
-            r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear", task_type="CAUSAL_LM"
-        ),
+        peft_config=adapter(args.rank),
     )
     before = trainer.evaluate()["eval_loss"] if "test" in kept else None
     trainer.train(resume_from_checkpoint=any(args.out.glob("checkpoint-*")) or None)
     after = trainer.evaluate()["eval_loss"] if "test" in kept else None
-    trainer.model.merge_and_unload().save_pretrained(made)
+    merged(trainer.model).save_pretrained(made)
     tokens.save_pretrained(made)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     told = {
@@ -80,8 +77,8 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     for name, kind, value in (
-        *(("steps", int, 400), ("batch", int, 16), ("rank", int, 16), ("learning-rate", float, 5e-4), ("seed", int, 1)),
-        *(("max-tokens", int, 3000), ("save-every", int, 50), ("measured", int, 32)),
+        *(("steps", int, 300), ("batch", int, 16), ("rank", int, 64), ("learning-rate", float, 1e-3), ("seed", int, 1)),
+        *(("max-tokens", int, 3000), ("save-every", int, 100), ("measured", int, 32)),
     ):
         parser.add_argument(f"--{name}", type=kind, default=value)
     return parser.parse_args()

@@ -70,13 +70,8 @@ def fim(run: RunStarted, kernel: str, parts: tuple[str, str], *, left_out: bool)
 
 
 def answer(source: str) -> Messages:
-    """A whole file as an assistant's message: one block of code, word for word."""
+    """A file, or a part of one, as an assistant's message: one block of code, word for word."""
     return [_said("assistant", code(source))]
-
-
-def plain(text: str) -> Messages:
-    """A text as an assistant's message."""
-    return [_said("assistant", text)]
 
 
 def _asked(user: str, language: str) -> Messages:

@@ -150,7 +150,9 @@ class SftBest(Format):
 
 @dataclass
 class Fim(Format):
-    """There is no `text` column: trainers would take it for the whole of a row."""
+    """There is no `text` column: trainers would take it for the whole of a row. The body is answered in a block of code:
+    one that began with its indentation would have its first tokens merged with the end of the chat template's prompt, or
+    cut off by a template that trims. SmolLM2 trained so knew 99 % of held-out tokens, and answered in prose."""
 
     name: ClassVar[str] = "fim"
     about: ClassVar[str] = "fill in the middle: the body of each kernel, from its signature and the rest of the file"
@@ -166,7 +168,7 @@ class Fim(Format):
             "the same as a question, without bodies that the kernel does not need",
             instructions.MESSAGE,
         ),
-        Feature("completion", "structs", "one assistant message: the body", instructions.MESSAGE),
+        Feature("completion", "structs", "one assistant message: the body, in a block of code", instructions.MESSAGE),
     )
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
@@ -185,7 +187,7 @@ class Fim(Format):
                         "prompt": instructions.fim(
                             trajectory.run, body.kernel, shown, left_out=shown != (prefix, suffix)
                         ),
-                        "completion": instructions.plain(middle),
+                        "completion": instructions.answer(middle),
                     }
                     yield ExportRow(values, attempt)
 

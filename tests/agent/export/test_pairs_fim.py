@@ -29,7 +29,8 @@ def test_prefix_middle_and_suffix_are_the_file() -> None:
     assert row["middle"].endswith("mask=cols < n_cols)")
     assert row["suffix"].startswith("\n\n\nclass ModelNew")
     assert row["kernel"] == "softmax_kernel"
-    assert row["completion"] == [{"role": "assistant", "content": row["middle"]}]
+    # not the bare body: its indentation would become one token with the line break before it
+    assert row["completion"] == [{"role": "assistant", "content": f"```python\n{row['middle']}\n```"}]
     asked = row["prompt"][0]["content"]
     assert row["prefix"].strip() in asked
     assert row["suffix"].strip() in asked
