@@ -357,7 +357,7 @@ SWITCHES = {
         ("torch.softmax(x, -1)", ((37, 130),)),
         ({"TILE": 2048, "NUM_WARPS": 4}, {"TILE": 16384, "NUM_WARPS": 32}),
     ),
-    "row_sum": (("x.sum(-1)", ((7, 2500),)), ({"NUM_STAGES": 3, "BLOCK": 1024}, {"BLOCK": 2048, "NUM_WARPS": 16})),
+    "row_sum": (("x.sum(-1)", ((7, 2500),)), ({"NUM_WARPS": 1}, {"ACCESSES": 2, "NUM_WARPS": 8})),
     "gated": (("F.silu(x) * y", ((9, 333),) * 2), ({"ACCESSES": 2, "NUM_WARPS": 4}, {"NUM_WARPS": 8})),
     "bias_gelu": (
         ("F.gelu(x + y)", ((9, 333), (333,))),
