@@ -362,6 +362,10 @@ SWITCHES = {
         ("F.layer_norm(x, (333,), y, z, 1e-5)", ((9, 333), (333,), (333,))),
         ({"TILE": 2048, "LEAVES_LAST": 0}, {"PER_THREAD": 8}),
     ),
+    "row_backward": (
+        ("F.layer_norm(x, (333,), y, z, 0.0)", ((9, 333), (333,), (333,))),  # three rows stand after the last one
+        ({"ROWS": 4, "NUM_STAGES": 1}, {"PER_THREAD": 32}),
+    ),
     "gated": (("F.silu(x) * y", ((9, 333),) * 2), ({"ACCESSES": 2, "NUM_WARPS": 4}, {"NUM_WARPS": 8})),
     "bias_gelu": (
         ("F.gelu(x + y)", ((9, 333), (333,))),
