@@ -30,8 +30,9 @@ COLUMNS = 8  # of the second kernel: a program adds that many columns of all par
 
 
 @triton.jit
-def add_pairs(a, b, c, d):
-    return a + c, b + d
+def two_sums(a, b):
+    """Along rows, at once."""
+    return tl.split(tl.sum(tl.join(a, b), axis=1))
 
 
 @triton.jit
@@ -55,10 +56,10 @@ def rows_kernel(
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
         weighted = dy * weight
         if CENTRED:
-            mean, level = tl.reduce((x, weighted), 1, add_pairs)
+            mean, level = two_sums(x, weighted)
             x = tl.where(column < COLS, x - (mean / COLS)[:, None], 0.0)
             shift += tl.sum(dy, axis=0)[None, :]
-        square, along = tl.reduce((x * x, weighted * x), 1, add_pairs)
+        square, along = two_sums(x * x, weighted * x)
         # without eps a row after the last one would be 0 / 0
         scale = tl.where(start + tl.arange(0, ROWS) < rows, tl.rsqrt(square / COLS + eps), 0.0)
         normed = x * scale[:, None]
