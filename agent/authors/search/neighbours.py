@@ -427,6 +427,12 @@ _REASONS = {
         "fewer accesses a thread make more and shorter programs",
         "fewer registers, higher occupancy",
     ),
+    "PER_THREAD": (
+        "more values a thread leave fewer warps to meet in each sum",
+        "more registers; faster unless it spills",
+        "fewer values a thread keep more warps at each row",
+        "fewer registers; faster if spilling or latency held it back",
+    ),
     "DRAWN": (
         "winners that are drawn one by one need no sort",
         "a fraction of the instructions; faster while winners are few",

@@ -13,14 +13,16 @@ NUM_WARPS = 8
 
 
 @triton.jit
-def rms_norm_kernel(x_ptr, weight_ptr, y_ptr, rows, cols, eps: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def rms_norm_kernel(
+    x_ptr, weight_ptr, y_ptr, rows, eps: tl.constexpr, COLS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
-    inside = (row < rows) & (column < cols)
-    x = tl.load(x_ptr + row * cols + column, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
-    weight = tl.load(weight_ptr + column, mask=column < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x, axis=1) / cols + eps)
-    tl.store(y_ptr + row * cols + column, x * scale[:, None] * weight, mask=inside)
+    inside = (row < rows) & (column < COLS)
+    x = tl.load(x_ptr + row * COLS + column, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    weight = tl.load(weight_ptr + column, mask=column < COLS, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x, axis=1) / COLS + eps)
+    tl.store(y_ptr + row * COLS + column, x * scale[:, None] * weight, mask=inside)
 
 
 def rms_norm(x, weight, eps):
@@ -32,7 +34,6 @@ def rms_norm(x, weight, eps):
     height = max(1, min(ROWS, 16384 // block))
     warps = max(NUM_WARPS, min(32, height * block // 2048))  # at most 64 elements of wide rows a thread
     rms_norm_kernel[(triton.cdiv(rows, height),)](
-        x, weight, y, rows, cols, eps, ROWS=height, BLOCK=block,
-        num_warps=warps,
-    )  # fmt: skip
+        x, weight, y, rows, eps, COLS=cols, ROWS=height, BLOCK=block, num_warps=warps
+    )
     return y

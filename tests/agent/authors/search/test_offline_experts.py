@@ -357,7 +357,15 @@ SWITCHES = {
         ("torch.softmax(x, -1)", ((37, 130),)),
         ({"TILE": 2048, "NUM_WARPS": 4}, {"TILE": 16384, "NUM_WARPS": 32}),
     ),
-    "row_sum": (("x.sum(-1)", ((7, 2500),)), ({"NUM_STAGES": 3, "BLOCK": 1024}, {"BLOCK": 2048, "NUM_WARPS": 16})),
+    "row_sum": (("x.sum(-1)", ((7, 2500),)), ({"NUM_WARPS": 1}, {"ACCESSES": 2, "NUM_WARPS": 8})),
+    "row_norm": (
+        ("F.layer_norm(x, (333,), y, z, 1e-5)", ((9, 333), (333,), (333,))),
+        ({"TILE": 2048, "LEAVES_LAST": 0}, {"PER_THREAD": 8}),
+    ),
+    "row_backward": (
+        ("F.layer_norm(x, (333,), y, z, 0.0)", ((9, 333), (333,), (333,))),  # three rows stand after the last one
+        ({"ROWS": 4, "NUM_STAGES": 1}, {"PER_THREAD": 32}),
+    ),
     "gated": (("F.silu(x) * y", ((9, 333),) * 2), ({"ACCESSES": 2, "NUM_WARPS": 4}, {"NUM_WARPS": 8})),
     "bias_gelu": (
         ("F.gelu(x + y)", ((9, 333), (333,))),
@@ -367,16 +375,17 @@ SWITCHES = {
 }
 
 
-def test_every_switch_of_an_expert_leads_to_the_same_result() -> None:
+def test_every_switch_of_an_expert_leads_to_the_same_result(tmp_path: Path) -> None:
     work: dict[str, Json] = {}
     for name, ((value, shapes), settings) in SWITCHES.items():
-        source = hard_task(value, shapes)
-        specs = [{"$tensor": TensorSpec(shape, "bfloat16")} for shape in shapes]
-        task = TaskSpec("mine", "0", "bfloat16", source, (CaseSpec("main", tuple(specs), (), None),))
-        (sketch,) = (sketch for sketch in experts(task) if sketch.name == name)
+        path = tmp_path / "mine.py"
+        path.write_text(hard_task(value, shapes))
+        if name in GRADIENTS:
+            path.write_text(backward_source(describe(read_task(path)), path.read_text()))
+        (sketch,) = (sketch for sketch in experts(describe(read_task(path))) if sketch.name == name)
         candidates = {str(changed): sketch.render({**sketch.params, **changed}) for changed in settings}
         assert len({*candidates.values(), sketch.source}) == len(settings) + 1
-        work[name] = {"source": source, "candidates": candidates}
+        work[name] = {"source": path.read_text(), "candidates": candidates}
     traced = [[name, work[name]["source"], key, *rest] for name, key, *rest in run("trace", work)]
     found = run("check", traced)
     assert [row for row in found if row[3]] == []
