@@ -15,87 +15,182 @@ SPECIMEN = {
     "expect": ["checked"],
 }
 
-
-@gluon.jit
-def scaled(x, exponent):
-    """x * 2**exponent, in two steps: one power of two may be none of float32's."""
-    first = gl.minimum(gl.maximum(exponent, -120), 120)
-    x *= ((first + 127) << 23).to(gl.float32, bitcast=True)
-    return x * ((exponent - first + 127) << 23).to(gl.float32, bitcast=True)
+# Tensor cores add in fewer bits than float32 has: sums of CHUNK pieces go to an accumulator in registers. Both have to
+# fit beside each other, so a tile is 128 wide and not 256.
+BM, BN, BK, STAGES, CHUNK = 128, 128, 64, 6, 4
 
 
 @gluon.jit
-def split_kernel(x, high, low, scales, lines, length, line_step, step, pitch, BLOCK: gl.constexpr, ALONG: gl.constexpr):
-    """Lines (rows of a, columns of b) of `length` floats, `step` apart; halves keep their place, in rows of `pitch`."""
-    layout: gl.constexpr = (
-        gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0])
-        if ALONG
-        else gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1])
-    )
+def tile_of(x, lines, length, line_step, step, BLOCK: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr):
+    """This program's block of lines (rows of a, columns of b), their numbers and the places in a line."""
     line = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(1, layout))
-    i = gl.arange(0, 64, layout=gl.SliceLayout(0, layout))
-    most = gl.zeros([BLOCK], gl.float32, gl.SliceLayout(1, layout))
-    for start in range(0, length, 64):
-        inside = (line < lines)[:, None] & (start + i < length)[None, :]
-        at = line.to(gl.int64)[:, None] * line_step + (start + i).to(gl.int64)[None, :] * step
-        most = gl.maximum(most, gl.max(gl.abs(gl.load(x + at, mask=inside, other=0.0)), axis=1))
-    exponent = 14 - ((most.to(gl.int32, bitcast=True) >> 23) - 127)  # the largest of a line is 2**14 and more
-    gl.store(scales + line, exponent, mask=line < lines)
-    line_pitch = pitch if ALONG else 1
-    own_step = 1 if ALONG else pitch
-    for start in range(0, length, 64):
-        inside = (line < lines)[:, None] & (start + i < length)[None, :]
-        at = line.to(gl.int64)[:, None] * line_step + (start + i).to(gl.int64)[None, :] * step
-        v = scaled(gl.load(x + at, mask=inside, other=0.0), exponent[:, None])
-        half = v.to(gl.float16)
-        to = line.to(gl.int64)[:, None] * line_pitch + (start + i).to(gl.int64)[None, :] * own_step
-        gl.store(high + to, half, mask=inside)
-        gl.store(low + to, (v - half.to(gl.float32)).to(gl.float16), mask=inside)
+    i = gl.program_id(1) * WIDTH + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, layout))
+    at = line.to(gl.int64)[:, None] * line_step + i.to(gl.int64)[None, :] * step
+    return gl.load(x + at, mask=(line < lines)[:, None] & (i < length)[None, :], other=0.0), line
 
 
 @gluon.jit
-def fetch(a, b, m, n, load, full, a_ring, b_ring, M, K, BK: gl.constexpr, STAGES: gl.constexpr):
-    """Both halves of a piece: those of a lie in rows M apart, those of b in rows K apart."""
-    slot = load % STAGES
-    mbarrier.expect(full.index(slot), 2 * (a.block_type.nbytes + b.block_type.nbytes))
-    for half in gl.static_range(2):
-        tma.async_copy_global_to_shared(a, [half, m, load * BK], full.index(slot), a_ring.index(slot * 2 + half))
-        tma.async_copy_global_to_shared(b, [half, load * BK, n], full.index(slot), b_ring.index(slot * 2 + half))
+def largest_kernel(
+    x, most, lines, length, line_step, step, BLOCK: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr
+):
+    """The bits of the largest finite magnitude of each line: they are in the order of the numbers."""
+    v, line = tile_of(x, lines, length, line_step, step, BLOCK, WIDTH, layout)
+    bits = v.to(gl.int32, bitcast=True) & 0x7FFFFFFF
+    bits = gl.where(bits < 0x7F800000, bits, 0)
+    gl.atomic_max(most + line, gl.max(bits, axis=1), mask=line < lines)
 
 
 @gluon.jit
-def product_kernel(a, b, c, of_rows, of_columns, M, N, K, STAGES: gl.constexpr, num_warps: gl.constexpr):
-    BM: gl.constexpr = a.block_type.shape[1]
-    BK: gl.constexpr = a.block_type.shape[2]
-    BN: gl.constexpr = b.block_type.shape[2]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, BN, 16])
-    a_ring = gl.allocate_shared_memory(a.dtype, [2 * STAGES, 1, BM, BK], a.layout)
-    b_ring = gl.allocate_shared_memory(b.dtype, [2 * STAGES, 1, BK, BN], b.layout)
+def split_kernel(
+    x, most, halves, back, lines, length, pitch, line_step, step,
+    BLOCK: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr, written: gl.constexpr,
+):  # fmt: skip
+    """Lines as rows of 2 * pitch halves, the upper ones first; zeros fill up. `back` undoes a line's scale."""
+    v, line = tile_of(x, lines, length, line_step, step, BLOCK, WIDTH, layout)
+    exponent = gl.load(most + line, mask=line < lines, other=0) >> 23
+    exponent = gl.minimum(gl.maximum(exponent, 15), 253)  # the largest of a line becomes 2**14 and more
+    v = v * ((268 - exponent) << 23).to(gl.float32, bitcast=True)[:, None]
+    if gl.program_id(1) == 0:
+        gl.store(back + line, ((exponent - 14) << 23).to(gl.float32, bitcast=True), mask=line < lines)
+    high = v.to(gl.float16)
+    low = gl.convert_layout((v - high.to(gl.float32)).to(gl.float16), written)
+    row = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(1, written))
+    i = gl.program_id(1) * WIDTH + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, written))
+    at = row.to(gl.int64)[:, None] * (2 * pitch) + i[None, :]
+    inside = (row < lines)[:, None] & (i < pitch)[None, :]
+    gl.store(halves + at, gl.convert_layout(high, written), mask=inside)
+    gl.store(halves + at + pitch, low, mask=inside)
+
+
+@gluon.jit
+def place(tile, M, N, BM: gl.constexpr, BN: gl.constexpr):
+    """Tiles in groups of eight rows: programs that run together share more of a and b in the L2."""
+    high, wide = gl.cdiv(M, BM), gl.cdiv(N, BN)
+    group, inner = tile // (8 * wide), tile % (8 * wide)
+    height = gl.minimum(high - group * 8, 8)
+    return (group * 8 + inner % height) * BM, inner // height * BN
+
+
+@gluon.jit
+def load_partition(a, b, c, a_ring, b_ring, full, empty, of_rows, of_columns, M, N, K):
+    """The small products first, low * high and high * low; high * high last."""
+    MW: gl.constexpr = a.block_type.shape[0]
+    BK: gl.constexpr = a.block_type.shape[1]
+    BN: gl.constexpr = b.block_type.shape[0]
+    STAGES: gl.constexpr = b_ring.type.shape[0]
+    steps = K // BK
+    load = 0
+    for tile in range(gl.program_id(0), gl.cdiv(M, 2 * MW) * gl.cdiv(N, BN), gl.num_programs(0)):
+        m, n = place(tile, M, N, 2 * MW, BN)
+        for piece in range(3 * steps):
+            slot = load % STAGES
+            at = piece % steps * BK
+            of_a = at + gl.where(piece < steps, K, 0)
+            of_b = at + gl.where(piece // steps == 1, K, 0)
+            mbarrier.wait(empty.index(slot), load // STAGES & 1 ^ 1)
+            mbarrier.expect(full.index(slot), 2 * a.block_type.nbytes + b.block_type.nbytes)
+            tma.async_copy_global_to_shared(a, [m, of_a], full.index(slot), a_ring.index(slot * 2))
+            tma.async_copy_global_to_shared(b, [n, of_b], full.index(slot), b_ring.index(slot))
+            tma.async_copy_global_to_shared(a, [m + MW, of_a], full.index(slot), a_ring.index(slot * 2 + 1))
+            load += 1
+
+
+@gluon.jit
+def summed(first, last, a_ring, b_ring, full, empty, layout: gl.constexpr, G: gl.constexpr):
+    """The sum of the products of those loads; a slot is empty when the next product has begun and its own has ended."""
+    STAGES: gl.constexpr = b_ring.type.shape[0]
+    MW: gl.constexpr = a_ring.type.shape[1]
+    BN: gl.constexpr = b_ring.type.shape[1]
+    acc = gl.zeros((MW, BN), gl.float32, layout)
+    slot = first % STAGES
+    mbarrier.wait(full.index(slot), first // STAGES & 1)
+    columns = b_ring.index(slot).permute((1, 0))
+    acc = warpgroup_mma(a_ring.index(slot * 2 + G), columns, acc, use_acc=False, is_async=True)
+    acc = warpgroup_mma_wait(1, deps=(acc,))
+    for load in range(first + 1, last):
+        slot = load % STAGES
+        mbarrier.wait(full.index(slot), load // STAGES & 1)
+        acc = warpgroup_mma(a_ring.index(slot * 2 + G), b_ring.index(slot).permute((1, 0)), acc, is_async=True)
+        acc = warpgroup_mma_wait(1, deps=(acc,))
+        mbarrier.arrive(empty.index((load - 1) % STAGES), count=1)
+    acc = warpgroup_mma_wait(0, deps=(acc,))
+    mbarrier.arrive(empty.index((last - 1) % STAGES), count=1)
+    return acc
+
+
+@gluon.jit
+def compute(a, b, c, a_ring, b_ring, full, empty, of_rows, of_columns, M, N, K, CHUNK: gl.constexpr, G: gl.constexpr):
+    MW: gl.constexpr = a.block_type.shape[0]
+    BK: gl.constexpr = a.block_type.shape[1]
+    BN: gl.constexpr = b.block_type.shape[0]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
+    steps = K // BK
+    load = 0
+    for tile in range(gl.program_id(0), gl.cdiv(M, 2 * MW) * gl.cdiv(N, BN), gl.num_programs(0)):
+        m, n = place(tile, M, N, 2 * MW, BN)
+        acc = summed(load, load + 2 * steps, a_ring, b_ring, full, empty, layout, G)
+        end = load + 3 * steps
+        for first in range(load + 2 * steps, end, CHUNK):
+            acc += summed(first, gl.minimum(first + CHUNK, end), a_ring, b_ring, full, empty, layout, G)
+        load = end
+        i = m + G * MW + gl.arange(0, MW, layout=gl.SliceLayout(1, layout))
+        j = n + gl.arange(0, BN, layout=gl.SliceLayout(0, layout))
+        acc *= gl.load(of_rows + i, mask=i < M, other=0.0)[:, None]
+        acc *= gl.load(of_columns + j, mask=j < N, other=0.0)[None, :]
+        gl.store(c + i.to(gl.int64)[:, None] * N + j[None, :], acc, mask=(i < M)[:, None] & (j < N)[None, :])
+
+
+@gluon.jit
+def compute_0(a, b, c, a_ring, b_ring, full, empty, of_rows, of_columns, M, N, K, CHUNK: gl.constexpr):
+    compute(a, b, c, a_ring, b_ring, full, empty, of_rows, of_columns, M, N, K, CHUNK, 0)
+
+
+@gluon.jit
+def compute_1(a, b, c, a_ring, b_ring, full, empty, of_rows, of_columns, M, N, K, CHUNK: gl.constexpr):
+    compute(a, b, c, a_ring, b_ring, full, empty, of_rows, of_columns, M, N, K, CHUNK, 1)
+
+
+@gluon.jit
+def product_kernel(a, b, c, of_rows, of_columns, M, N, K, STAGES: gl.constexpr, CHUNK: gl.constexpr):
+    a_ring = gl.allocate_shared_memory(a.dtype, [2 * STAGES] + a.block_type.shape, a.layout)
+    b_ring = gl.allocate_shared_memory(b.dtype, [STAGES] + b.block_type.shape, b.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for s in gl.static_range(STAGES):
         mbarrier.init(full.index(s), count=1)
-    m, n = gl.program_id(1) * BM, gl.program_id(0) * BN
-    pieces = gl.cdiv(K, BK)
-    for ahead in gl.static_range(STAGES - 1):
-        if ahead < pieces:
-            fetch(a, b, m, n, ahead, full, a_ring, b_ring, M, K, BK, STAGES)
-    acc = gl.zeros((BM, BN), gl.float32, layout)
-    for piece in range(pieces):
-        slot = piece % STAGES
-        mbarrier.wait(full.index(slot), piece // STAGES & 1)
-        a_high, a_low = a_ring.index(slot * 2).reshape([BM, BK]), a_ring.index(slot * 2 + 1).reshape([BM, BK])
-        b_high, b_low = b_ring.index(slot * 2).reshape([BK, BN]), b_ring.index(slot * 2 + 1).reshape([BK, BN])
-        acc = warpgroup_mma(a_low, b_high, acc, is_async=True)
-        acc = warpgroup_mma(a_high, b_low, acc, is_async=True)
-        acc = warpgroup_mma(a_high, b_high, acc, is_async=True)
-        acc = warpgroup_mma_wait(0, deps=(acc,))
-        if piece + STAGES - 1 < pieces:
-            fetch(a, b, m, n, piece + STAGES - 1, full, a_ring, b_ring, M, K, BK, STAGES)
-    i = m + gl.arange(0, BM, layout=gl.SliceLayout(1, layout))
-    j = n + gl.arange(0, BN, layout=gl.SliceLayout(0, layout))
-    acc = scaled(acc, -gl.load(of_rows + i, mask=i < M, other=0)[:, None])
-    acc = scaled(acc, -gl.load(of_columns + j, mask=j < N, other=0)[None, :])
-    gl.store(c + i.to(gl.int64)[:, None] * N + j[None, :], acc, mask=(i < M)[:, None] & (j < N)[None, :])
+        mbarrier.init(empty.index(s), count=2)
+    gl.warp_specialize(
+        [
+            (compute_0, (a, b, c, a_ring, b_ring, full, empty, of_rows, of_columns, M, N, K, CHUNK)),
+            (compute_1, (a, b, c, a_ring, b_ring, full, empty, of_rows, of_columns, M, N, K, CHUNK)),
+            (load_partition, (a, b, c, a_ring, b_ring, full, empty, of_rows, of_columns, M, N, K)),
+        ],
+        [4, 1],
+        [240, 24],
+    )
+
+
+def split(x):
+    """The halves of x's rows, [rows, 2 * pitch], and the factors that undo the rows' scales."""
+    lines, length = x.shape
+    pitch = triton.cdiv(length, BK) * BK
+    halves = torch.empty(lines, 2 * pitch, dtype=torch.float16, device=x.device)
+    back = torch.empty(lines, dtype=torch.float32, device=x.device)
+    most = torch.zeros(lines, dtype=torch.int32, device=x.device)
+    if x.stride(1) == 1:
+        block, width = 16, 256
+        read = gl.BlockedLayout([1, 4], [1, 32], [8, 1], [1, 0])
+        written = gl.BlockedLayout([1, 8], [1, 32], [8, 1], [1, 0])
+    else:  # b.t(): neighbours in memory are of different lines
+        block, width = 64, 64
+        read = gl.BlockedLayout([4, 1], [16, 2], [1, 8], [0, 1])
+        written = gl.BlockedLayout([1, 8], [4, 8], [8, 1], [1, 0])
+    grid = (triton.cdiv(lines, block), triton.cdiv(pitch, width))
+    largest_kernel[grid](x, most, lines, length, x.stride(0), x.stride(1), block, width, read, num_warps=8)
+    split_kernel[grid](
+        x, most, halves, back, lines, length, pitch, x.stride(0), x.stride(1), block, width, read, written, num_warps=8
+    )
+    return halves, back
 
 
 def described(x, block):
@@ -104,21 +199,13 @@ def described(x, block):
 
 class ModelNew(nn.Module):
     def forward(self, a, b):
-        a, b = a.contiguous(), b.contiguous()
-        (m, k), n = a.shape, b.shape[1]
-        k_pitch, n_pitch = triton.cdiv(k, 8) * 8, triton.cdiv(n, 8) * 8  # rows that tensor maps can describe
-        halves = {"dtype": torch.float16, "device": a.device}
-        a_halves, b_halves = torch.empty(2, m, k_pitch, **halves), torch.empty(2, k, n_pitch, **halves)
-        of_rows, of_columns = (torch.empty(size, dtype=torch.int32, device=a.device) for size in (m, n))
-        split_kernel[(triton.cdiv(m, 32),)](
-            a, a_halves[0], a_halves[1], of_rows, m, k, k, 1, k_pitch, BLOCK=32, ALONG=True, num_warps=4
-        )
-        split_kernel[(triton.cdiv(n, 32),)](
-            b, b_halves[0], b_halves[1], of_columns, n, k, 1, n, n_pitch, BLOCK=32, ALONG=False, num_warps=4
-        )
+        m, n = a.shape[0], b.shape[1]
+        (a_halves, of_rows), (b_halves, of_columns) = split(a), split(b.t())
         c = torch.empty(m, n, dtype=a.dtype, device=a.device)
-        product_kernel[(triton.cdiv(n, 128), triton.cdiv(m, 128))](
-            described(a_halves[:, :, :k], [1, 128, 64]), described(b_halves[:, :, :n], [1, 64, 128]),
-            c, of_rows, of_columns, m, n, k, STAGES=3, num_warps=8,
+        tiles = triton.cdiv(m, BM) * triton.cdiv(n, BN)
+        programs = min(tiles, torch.cuda.get_device_properties(a.device).multi_processor_count)
+        product_kernel[(programs,)](
+            described(a_halves, [BM // 2, BK]), described(b_halves, [BN, BK]), c, of_rows, of_columns,
+            m, n, a_halves.shape[1] // 2, STAGES=STAGES, CHUNK=CHUNK, num_warps=4,
         )  # fmt: skip
         return c

@@ -251,7 +251,8 @@ class Schedule:
         # what each makes of a step, its place, and the positions of the lanes at work that take it (None: all): where
         # these go on together; -1 where they do not
         self.goes_on = {BRANCH: self._branch, SYNC: self._sync, BARRIER: self._barrier, EXIT: self._exit}
-        self.spins, self.pushed_back = 0, -1
+        self.spins = 0
+        self.pushed_back: set[int] = set()  # where groups wait in loops: those elsewhere come first
 
     def run(self) -> None:
         """Run the steps until all threads have ended. Raises InterpreterError."""
@@ -284,10 +285,13 @@ class Schedule:
         running = m.status == RUNNING
         if not running.any():
             return self._stuck()
+        if self.pushed_back:
+            others = running & ~np.isin(m.pcs, list(self.pushed_back))
+            if others.any():
+                running = others
+            else:
+                self.pushed_back.clear()
         pc = int(m.pcs[running].min())
-        if pc == self.pushed_back and (others := running & (m.pcs != pc)).any():
-            pc = int(m.pcs[others].min())
-        self.pushed_back = -1
         group = (m.pcs == pc) & (m.status <= AT_WARP)
         m.status[group] = RUNNING
         rest = m.pcs[(m.status <= AT_WARP) & ~group]
@@ -366,7 +370,8 @@ class Schedule:
         if step.target <= pc:
             self.spins += 1
             if self.spins > SPINS or m.yields:
-                self.pushed_back, self.spins, m.yields = step.target, 0, False
+                self.pushed_back.add(step.target)
+                self.spins, m.yields = 0, False
         return -1
 
     def _complete(self, step: EmulatedStep, numbers: Array) -> Array:

@@ -82,6 +82,19 @@ def test_a_thread_that_spins_lets_others_write_what_it_waits_for() -> None:
     assert flag[0] == 1
 
 
+def test_two_groups_that_spin_at_places_of_their_own_let_a_third_write_what_both_wait_for() -> None:
+    flag = np.zeros(3, np.uint32)
+    body = """
+    .reg .b32 t, v; .reg .pred p; mov.u32 t, %tid.x; setp.ge.u32 p, t, 64; @p bra Last;
+    setp.ge.u32 p, t, 32; @p bra second;
+    first: ld.volatile.global.b32 v, [%p0]; setp.eq.u32 p, v, 0; @p bra first; st.global.b32 [%p0+4], 2; ret;
+    second: ld.volatile.global.b32 v, [%p0]; setp.eq.u32 p, v, 0; @p bra second; st.global.b32 [%p0+8], 3; ret;
+    Last: st.global.b32 [%p0], 1; ret;
+    """
+    start(body, flag, threads=96, max_work=100_000)
+    assert flag.tolist() == [1, 2, 3]
+
+
 def test_blocks_of_a_grid_in_three_dimensions_know_where_they_are() -> None:
     out = np.zeros(2 * 3 * 4 * 8, np.uint32)
     text = f"""{HEAD}.entry k(.param .u64 out) {{
