@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from kerneltune.agent.authors.search.experts import experts, ptx_experts
@@ -428,6 +429,47 @@ def test_with_verified_gradients_a_model_trains_as_it_did(tmp_path: Path, compil
     shapes = r"not verified. Verified: float32\[6, 8\]; .*\[6, 16\]; bf"
     with torch.enable_grad(), pytest.warns(UserWarning, match=shapes):
         norm(torch.randn(13, 8)).sum().backward()  # the kernel has them, its gradients do not
+
+
+def test_what_is_folded_for_a_kernel_has_gradients_and_answers_that_can_be_changed_in_place(tmp_path: Path) -> None:
+    op, norm = with_gradients(tmp_path, NORM, NORM_GRADIENTS), Norm()
+    plain = copy.deepcopy(norm)
+    op.patch(norm)
+    x = torch.randn(2, 3, 8)
+    with torch.enable_grad():
+        for _ in range(3):  # decided, then remembered
+            found, wanted = (
+                torch.autograd.grad(
+                    model(given := x.clone().requires_grad_()).mul_(2.0).square().sum(), [given, model.gain]
+                )
+                for model in (norm, plain)
+            )
+            torch.testing.assert_close(found, wanted)
+    assert op.calls(norm)[""] == {"kernel": 3, "gradients": 3}
+
+
+def test_a_call_like_an_earlier_one_is_seen_by_modes(op: ModuleType) -> None:
+    norm, x = Norm().eval(), torch.randn(12, 8)
+    op.patch(norm)
+    norm(x)
+    wanted = norm(x)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert isinstance(norm(x), FakeTensor)
+        assert isinstance(norm(mode.from_tensor(x)), FakeTensor)
+    assert op.calls(norm)[""] == {"kernel": 2}
+    with torch.inference_mode():
+        torch.testing.assert_close(norm(x.clone()), wanted)
+
+
+def test_an_answer_is_nobody_else_s_memory(tmp_path: Path) -> None:
+    same = NORM_KERNEL.replace("        wide = x.float()\n", "        return x\n")
+    task = NORM.replace("patch(nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps))", "x * 1.0")
+    op = file_of(tmp_path, task, same)
+    model, x = op.ModelNew(8, 1e-3).eval(), torch.randn(12, 8)
+    kept = x.clone()
+    for _ in range(3):
+        model(x).zero_()
+    assert torch.equal(x, kept)
 
 
 def test_an_operator_with_gradients_is_as_torch_wants_it(tmp_path: Path) -> None:
