@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from kerneltune.agent.authors.search.experts import experts, ptx_experts
@@ -165,11 +166,12 @@ def test_sizes_between_those_that_were_verified_run_and_leading_dimensions_are_f
 def test_what_was_not_verified_goes_to_the_original_with_one_warning(op: ModuleType, x: torch.Tensor) -> None:
     norm = Norm().eval()
     op.patch(norm)
+    norm(torch.randn(12, 8))  # remembered
     with pytest.warns(UserWarning, match="the reference runs, not the kernel") as told:
         found = norm(x), norm(x)
     assert len(told) == 1
     assert all(torch.equal(one, Norm.forward(norm, x)) for one in found)
-    assert op.calls(norm) == {"": {"reference": 2}}
+    assert op.calls(norm) == {"": {"kernel": 1, "reference": 2}}
 
 
 def test_another_gpu_or_none_is_the_reference_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,6 +299,10 @@ def test_of_several_kernels_the_one_answers_that_was_timed_at_the_shape(tmp_path
     for rows in (20, 1, 1, 13):
         x = torch.randn(rows, 8)
         torch.testing.assert_close(norm(x), Norm.forward(norm, x))
+    norm.gain = nn.Parameter(torch.rand(8))
+    for rows in (1, 20):  # one kernel has seen it when the other is called as before
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(norm(x), Norm.forward(norm, x))
     place, state = getattr(norm, op._ATTRIBUTE), [norm.gain]
     chosen = [op._match(place, [torch.randn(rows, 8)], state) for rows in (20, 1, 13)]
     assert [op.VERIFIED[entry].kernel for entry, _ in chosen] == [
@@ -304,7 +310,7 @@ def test_of_several_kernels_the_one_answers_that_was_timed_at_the_shape(tmp_path
         1,
         1,
     ]  # decode has 1 to 20 rows, prefill was timed at 20
-    assert op.calls(norm) == {"": {"kernel": 4}}
+    assert op.calls(norm) == {"": {"kernel": 6}}
     assert op._check() == 0
     assert op.ModelNew(8, 1e-3).eval()(torch.randn(2, 8)).shape == (2, 8)
     other = describe(read_task(_function_task(tmp_path)))
@@ -428,6 +434,47 @@ def test_with_verified_gradients_a_model_trains_as_it_did(tmp_path: Path, compil
     shapes = r"not verified. Verified: float32\[6, 8\]; .*\[6, 16\]; bf"
     with torch.enable_grad(), pytest.warns(UserWarning, match=shapes):
         norm(torch.randn(13, 8)).sum().backward()  # the kernel has them, its gradients do not
+
+
+def test_what_is_folded_for_a_kernel_has_gradients_and_answers_that_can_be_changed_in_place(tmp_path: Path) -> None:
+    op, norm = with_gradients(tmp_path, NORM, NORM_GRADIENTS), Norm()
+    plain = copy.deepcopy(norm)
+    op.patch(norm)
+    x = torch.randn(2, 3, 8)
+    with torch.enable_grad():
+        for _ in range(3):  # decided, then remembered
+            found, wanted = (
+                torch.autograd.grad(
+                    model(given := x.clone().requires_grad_()).mul_(2.0).square().sum(), [given, model.gain]
+                )
+                for model in (norm, plain)
+            )
+            torch.testing.assert_close(found, wanted)
+    assert op.calls(norm)[""] == {"kernel": 3, "gradients": 3}
+
+
+def test_a_call_like_an_earlier_one_is_seen_by_modes(op: ModuleType) -> None:
+    norm, x = Norm().eval(), torch.randn(12, 8)
+    op.patch(norm)
+    norm(x)
+    wanted = norm(x)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert isinstance(norm(x), FakeTensor)
+        assert isinstance(norm(mode.from_tensor(x)), FakeTensor)
+    assert op.calls(norm)[""] == {"kernel": 2}
+    with torch.inference_mode():
+        torch.testing.assert_close(norm(x.clone()), wanted)
+
+
+def test_an_answer_is_nobody_else_s_memory(tmp_path: Path) -> None:
+    same = NORM_KERNEL.replace("        wide = x.float()\n", "        return x\n")
+    task = NORM.replace("patch(nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps))", "x * 1.0")
+    op = file_of(tmp_path, task, same)
+    model, x = op.ModelNew(8, 1e-3).eval(), torch.randn(12, 8)
+    kept = x.clone()
+    for _ in range(3):
+        model(x).zero_()
+    assert torch.equal(x, kept)
 
 
 def test_an_operator_with_gradients_is_as_torch_wants_it(tmp_path: Path) -> None:
