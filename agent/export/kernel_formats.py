@@ -150,9 +150,9 @@ class SftBest(Format):
 
 @dataclass
 class Fim(Format):
-    """There is no `text` column: trainers would take it for the whole of a row. The body is answered in a block of code:
-    one that began with its indentation would have its first tokens merged with the end of the chat template's prompt, or
-    cut off by a template that trims. SmolLM2 trained so knew 99 % of held-out tokens, and answered in prose."""
+    """There is no `text` column: trainers would take it for the whole of a row. The body is answered in a block of
+    code: an answer that begins with indentation has its first tokens merged with the end of the chat template's prompt,
+    or cut off by a template that trims. SmolLM2 trained so knew 99 % of held-out tokens, and answered in prose."""
 
     name: ClassVar[str] = "fim"
     about: ClassVar[str] = "fill in the middle: the body of each kernel, from its signature and the rest of the file"
