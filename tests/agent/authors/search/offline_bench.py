@@ -85,7 +85,7 @@ def propose_inductor(tasks: dict[str, str]) -> Json:
     """The same of Inductor alone, as it comes."""
     from kerneltune.agent.authors.search.author import OfflineAuthor
     from kerneltune.agent.authors.search.clean import LoweredCode
-    from kerneltune.agent.authors.search.inductor import in_words, lower
+    from kerneltune.agent.authors.search.inductor import TooLong, in_words, lower
     from kerneltune.agent.authors.search.neighbours import CannotLower
 
     def lowered(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
@@ -93,7 +93,7 @@ def propose_inductor(tasks: dict[str, str]) -> Json:
             raise CannotLower("another setting")
         try:
             return lower(source, overrides, arch)
-        except Exception as error:
+        except (Exception, TooLong) as error:  # a slow machine takes too long for recurrent layers of any length
             raise CannotLower(in_words(error)) from error
 
     found: dict[str, Json] = {}
