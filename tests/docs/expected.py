@@ -14,7 +14,7 @@ _LIKE = {
     "attempt": r"[#/]\d+",  # the best of a search is not always the same one
     "date": r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?)?",
     "hash": "[0-9a-f]{12,64}",
-    "time": r"\d+(?:\.\d+)?\s?(?:µs|ms|s|min)",
+    "time": r"(?:\d+m )?\d+(?:\.\d+)?\s?(?:µs|ms|s|min)",
     "regs": r"(?:regs|registers) +\d+",
     "number": r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?",
     "space": r"\s+",
