@@ -287,11 +287,11 @@ class _Bound:
         self.forward, self.seen = model.forward, _versions(state) if keeps else None
         self.given: Sequence[Tensor] = ()
         self._slots = [_slot(model, paths[key]) if key in paths else ({}, "", {}) for key in entry.state]
-        # an attribute that is found without Module.__getattr__ costs a tenth; nothing replaces them
-        for part in () if keeps else model.modules():
-            vars(part).update({**part._modules, **part._buffers, **part._parameters})
         if keeps:
             self._slots = [(held, leaf, {}) for held, leaf, _ in self._slots]
+        else:  # an attribute that is found without Module.__getattr__ costs a tenth; nothing replaces them
+            for part in model.modules():
+                vars(part).update({**part._modules, **part._buffers, **part._parameters})
 
     def give(self, state: Sequence[Tensor]) -> None:
         """Let the kernel read these."""
@@ -903,11 +903,12 @@ def _known(place: _Place, module: nn.Module, args: tuple[Any, ...]) -> _Known | 
                 and known.is_like(*args, *place.state)
                 and (known.autocast is None or known.autocast is torch.get_autocast_dtype(args[0].device.type))
             ):
-                for t in args:
+                if _has_contract:
+                    pairs = zip(args, _INPUTS[known.number], strict=True)
+                    return None if any([_broken(*pair) for pair in pairs]) else known
+                for t in args:  # written out: a function that asks the same took 0.6 us
                     if t.data_ptr() % 16:
                         return None
-                if _has_contract and any([_broken(t, s) for t, s in zip(args, _INPUTS[known.number], strict=True)]):
-                    return None
                 return known
     except (AttributeError, IndexError, TypeError):  # not tensors alone, or not as many
         pass

@@ -868,6 +868,16 @@ def test_a_kernel_runs_for_tensors_that_keep_its_task_s_contract(
     assert op.calls(model)[""] == ({"kernel": 2, "reference": 1} if why else {"kernel": 3})
 
 
+def test_a_call_at_an_address_that_only_a_contract_allows_is_remembered_once(tmp_path: Path) -> None:
+    task, kernel = (text.replace("64", "4") for text in (PADDED, READS_THE_PADDING))
+    model = (op := file_of(tmp_path, task, kernel, "padded")).ModelNew().eval()
+    x = padded(6, first=1)
+    for _ in range(3):
+        torch.testing.assert_close(model(x), x.sum(-1))
+    assert op.calls(model)[""] == {"kernel": 3}
+    assert [len(its) for its in op._places[-1].known.values()] == [1]
+
+
 def test_compiled_code_whose_tensors_lack_what_a_contract_says_gives_the_kernel_copies_that_have_it(
     tmp_path: Path,
 ) -> None:
