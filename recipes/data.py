@@ -49,7 +49,7 @@ def file_of(row: Row, answer: str) -> str:
     return f"{row['prefix']}{text.rstrip()}{row['suffix']}" if "prefix" in row else text
 
 
-def silence() -> str:
+def service_fault() -> str:
     """Why the service does not answer; empty where it does."""
     try:
         ask("GET", "/health", timeout_s=30.0)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data import REACHED, RIGHT, Row, all_judged, rows_of, silence, table, wilson, write
+from data import REACHED, RIGHT, Row, all_judged, rows_of, service_fault, table, wilson, write
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     rows = rows_of(args.export, args.config, "test", args.max_tokens)
     if not rows:
         raise SystemExit(f"no row of {args.config} is held out: export with --test 0.1")
-    if fault := silence():
+    if fault := service_fault():
         print(f"{fault}; until then answers are kept, and the same command judges them", flush=True)
     random.Random(args.seed).shuffle(rows)
     rows = list({row["task"]: row for row in reversed(rows)}.values())[: args.rows]  # one of each task

@@ -15,7 +15,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from data import RIGHT, adapter, all_judged, merged, rows_of, silence, table, write
+from data import RIGHT, adapter, all_judged, merged, rows_of, service_fault, table, write
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     made = args.out / "model"
     if (made / "config.json").exists():
         raise SystemExit(f"{made} is there already")
-    if fault := silence():
+    if fault := service_fault():
         raise SystemExit(fault)
     rows = rows_of(args.export, args.config, "train", args.max_tokens)
     gpu = torch.cuda.is_available()
