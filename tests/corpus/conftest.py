@@ -30,8 +30,10 @@ ALL = {s.name: s for s in load_corpus(ROOT)}
 CORPUS = {name: s for name, s in ALL.items() if s.kind == "attack"}
 HONEST = {name: s for name, s in ALL.items() if s.kind == "honest"}
 SHARE = 3  # one of so many specimens of a kind is judged by default, all of them with the marker `slow`
-PATIENT = UpdateLimits(trace_s=30.0, compile_s=60.0, max_variants=2)  # an honest kernel must not fail on a busy machine
-PATIENT_CASE_TIMEOUT_S = 60.0
+# An honest kernel must not fail on a busy machine: gluon_attention is traced in 12 s on two cores, and took more than
+# 30 on a machine at a third of their speed.
+PATIENT = UpdateLimits(trace_s=120.0, compile_s=120.0, max_variants=2)
+PATIENT_CASE_TIMEOUT_S = 120.0
 
 
 def spread(specimens: Iterable[Specimen], always: Collection[str] = ()) -> list[object]:

@@ -213,15 +213,15 @@ def test_what_does_not_pass_becomes_unavailable(format: Format) -> None:
 def test_silence_is_noticed(format: Format) -> None:
     with LlmServer(STORY, format, faults={0: Fault("stall", pause_s=20)}) as server:
         began = time.monotonic()
-        ask(server, timeout_s=0.4)
+        ask(server, timeout_s=1.5)
         assert len(server.asked) == 2
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
 
 
 @every_format
 def test_a_slow_reply_is_waited_for(format: Format) -> None:
-    with LlmServer([{"text": "Slowly, slowly."}], format, faults={0: Fault("drip", pause_s=0.05)}) as server:
-        assert ask(server, timeout_s=0.4).text == "Slowly, slowly."
+    with LlmServer([{"text": "Slowly, slowly."}], format, faults={0: Fault("drip", pause_s=0.3)}) as server:
+        assert ask(server, timeout_s=1.5).text == "Slowly, slowly."
         assert len(server.asked) == 1
 
 
@@ -295,7 +295,7 @@ def test_a_server_that_is_not_there_is_said_at_once(format: Format) -> None:
     with pytest.raises(Unavailable, match="nothing answers at http"):
         model.facts()
     model.close()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10  # of 900 s of trying again
 
 
 @every_format

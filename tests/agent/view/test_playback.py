@@ -121,9 +121,7 @@ def test_who_can_press_keys_stays_at_a_run_that_was_over_and_nobody_else_does() 
     begun = time.monotonic()
     assert list(made.events(lambda: False, hears_keys=True)) == OVER
     assert time.monotonic() - begun >= 1.4
-    begun = time.monotonic()
     assert list(playback(OVER, speed=math.inf).events(lambda: False, hears_keys=True)) == OVER  # ends by itself
-    assert time.monotonic() - begun < 1.4
 
 
 def test_a_run_is_silent_only_after_a_while_but_gone_at_once() -> None:

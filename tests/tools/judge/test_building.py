@@ -23,8 +23,8 @@ def try_configs(seconds: float) -> None:
 def test_work_that_outlasts_its_limit_is_broken_off_even_inside_a_broad_except() -> None:
     started = time.monotonic()
     with pytest.raises(TookTooLong), within(0.05):
-        try_configs(5)
-    assert time.monotonic() - started < 2
+        try_configs(20)
+    assert time.monotonic() - started < 10
 
 
 def test_work_within_its_limit_is_left_alone_afterwards() -> None:
@@ -92,7 +92,7 @@ def test_without_eager_or_a_compiled_baseline_nothing_is_doubted() -> None:
     assert doubts({"eager": 1000.0}, 1000.0, 1.0) == []
 
 
-SLOW_S = 0.3
+SLOW_S = 1.5
 
 
 def building(**needs_s: float) -> Callable[[str, float], str]:
@@ -132,7 +132,7 @@ def test_one_that_takes_longer_than_its_whole_time_is_left_out_with_the_slower_o
     queue = BaselineQueue(["eager", "compile", "compile-max"], limit_s=SLOW_S / 3)
     assert [name for name, _ in queue.build(building(compile=SLOW_S))] == ["eager"]
     assert queue.pending == []
-    assert queue.notes() == ["no baseline compile, compile-max: compile took longer than 0.1 s to build"]
+    assert queue.notes() == ["no baseline compile, compile-max: compile took longer than 0.5 s to build"]
 
 
 def test_a_first_one_that_is_too_slow_for_a_first_verdict_is_left_out() -> None:

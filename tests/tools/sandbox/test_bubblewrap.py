@@ -132,7 +132,7 @@ def test_a_worker_that_times_out_is_ended_in_its_jail_too(jailed: Machine) -> No
     started = time.monotonic()
     worker.close()
     assert worker.exit_status == -signal.SIGKILL
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 10
 
 
 def in_namespaces(keeper: NamespaceHolder, probe: Callable[[], object]) -> str:
