@@ -95,11 +95,19 @@ def packaged(
     return header + docstring + before.partition('"""\n\n')[2] + said + after + _ending(exported)
 
 
+_TENSOR_MAP = re.compile(r"\.param\s+\.align\s+\d+\s+\.b8\s+[^\s,]+\[128\]")
+
+
 def _kernel(its: VerifiedKernel) -> str:
     if language_of(its.source) == "cuda":
         raise CannotPackage(
             f"the kernel of {its.task.name} is in CUDA C++, which needs NVRTC where it runs; "
             "a file that imports torch and triton alone cannot hold it"
+        )
+    if language_of(its.source) == "ptx" and _TENSOR_MAP.search(its.source):
+        raise CannotPackage(
+            f"the kernel of {its.task.name} takes tensor maps in PTX, which the loader in a packaged file cannot make; "
+            "import it as it is, with kerneltune installed"
         )
     folds = its.task.batch is not None and its.task.batch.folds
     facts = f"folds={folds}, keeps={keeps(its.source)}, launched={launched(its.source)!r}"

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from kerneltune.tools.backends.cuda import driver
-from kerneltune.tools.backends.cuda.driver import pack_scalar
 from kerneltune.tools.languages.base import language
 from kerneltune.tools.languages.ptx.assemble import assemble
-from kerneltune.tools.languages.ptx.loader import PtxLaunch
+from kerneltune.tools.languages.ptx.loader import PtxLaunch, described, encodings
 from kerneltune.tools.schema.messages import Lowered, Program
 
 
@@ -30,11 +29,8 @@ class GpuPtxLauncher:
         shape = driver.LaunchShape(
             launch.grid, launch.block, launch.shared_bytes, launch.cluster, launch.cooperative, launch.pdl
         )
-        parameters = [
-            pack_scalar(kind, value.data_ptr() if hasattr(value, "data_ptr") else value)
-            for kind, value in zip(launch.signature, launch.values, strict=True)
-        ]
-        kernel.launch(shape, parameters, torch.cuda.current_stream().cuda_stream)
+        parameters = driver.pack(launch.signature, [*map(_value, launch.values)], encodings(launch.values))
+        kernel.launch(shape, [*map(driver.encode, parameters)], torch.cuda.current_stream().cuda_stream)
 
     def lowered(self, program: Program) -> Lowered:
         """By the compiler of its language, for this GPU."""
@@ -50,7 +46,7 @@ class GpuPtxLauncher:
         """The config that takes the least time on this GPU, measured once for values of these shapes."""
         if len(configs) == 1:
             return 0
-        shapes = tuple((v.dtype, tuple(v.shape)) if isinstance(v, torch.Tensor) else v for v in values)
+        shapes = tuple(map(_shape, values))
         place = (key, str(configs), shapes, torch.cuda.current_device())
         if place not in self._chosen:
             from triton.testing import do_bench
@@ -58,6 +54,21 @@ class GpuPtxLauncher:
             times = [do_bench(lambda config=config: run(config)) for config in configs]
             self._chosen[place] = times.index(min(times))
         return self._chosen[place]
+
+
+def _value(argument: Any) -> driver.Value:
+    if described(argument):
+        shape, strides = tuple(argument.shape), tuple(argument.strides)
+        address, block = argument.base.data_ptr(), tuple(argument.block_shape)
+        return driver.DeviceDescriptor(address, shape, strides, block, argument.padding)
+    value: driver.Value = argument.data_ptr() if hasattr(argument, "data_ptr") else argument
+    return value
+
+
+def _shape(argument: Any) -> object:
+    if described(argument):
+        return argument.base.dtype, tuple(argument.shape), tuple(argument.block_shape)
+    return (argument.dtype, tuple(argument.shape)) if isinstance(argument, torch.Tensor) else argument
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kerneltune.tools.languages.base import LaunchRecorder
+from kerneltune.tools.languages.ptx.loader import imports_loader
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import arch_number
 from kerneltune.tools.schema.messages import Failure, Lowered, Program
@@ -24,7 +25,8 @@ class GluonLanguage:
     imports = ""
 
     def wrote(self, source: str) -> bool:
-        return _IMPORTS.search(source) is not None
+        """Not where only its descriptors and layouts are used, for a text in PTX."""
+        return _IMPORTS.search(source) is not None and not imports_loader(source, "PtxKernel")
 
     def record(self, log: LaunchRecorder, target: Any) -> None:
         """Kernels of Gluon come to where the recording Triton has its compiler."""

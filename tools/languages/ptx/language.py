@@ -26,6 +26,7 @@ from kerneltune.tools.languages.ptx.loader import (
     PtxLaunch,
     PtxLaunchError,
     block_of,
+    encodings,
     entry_of,
     imports_loader,
     mismatch,
@@ -211,6 +212,7 @@ class PtxRecorder:
             options["cluster"] = list(launch.cluster)
         options |= {"launch_cooperative_grid": True} if launch.cooperative else {}
         options |= {"launch_pdl": True} if launch.pdl else {}
+        options |= {"tensordesc_meta": maps} if (maps := encodings(launch.values)) else {}
         kernel = Kernel(launch.entry, "ptx", launch.text, launch.signature, options)
         self._log.launch(kernel, launch.grid, launch.values, launch.signature)
 

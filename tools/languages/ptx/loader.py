@@ -1,6 +1,7 @@
 """PTX as candidates hold it: texts, templates with configs, and the `PtxKernel` that launches them."""
 
 import ast
+import itertools
 import math
 import operator
 import re
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
 from kerneltune.tools.languages.ptx.ir import Function, Module, PtxError, Variable, line_of, parse
+from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import Lowered, Program
 from kerneltune.tools.schema.plan import described_rank
 
@@ -80,15 +82,22 @@ def entry_of(module: Module, name: str | None) -> Function:
 
 def bind(entry: Function, values: Sequence[Any]) -> tuple[str, ...]:
     """Return the type name of each value. Raises PtxLaunchError."""
-    if len(values) != len(entry.params):
+    known = [_type_of_described(value) if described(value) else "" for value in values]
+    widths = [len(parts) for parts in parameters_of(known)]
+    if sum(widths) != len(entry.params):
         declared = ", ".join(f".{p.type} {p.name}" for p in entry.params)
-        raise PtxLaunchError(f"{entry.name} takes {len(entry.params)} arguments ({declared}), not {len(values)}")
-    return tuple(_type(entry, param, value) for param, value in zip(entry.params, values, strict=True))
+        hint = f". {_DESCRIBED}" if any(known) else ""
+        raise PtxLaunchError(f"{entry.name} takes {len(entry.params)} arguments ({declared}), not {sum(widths)}{hint}")
+    firsts = list(itertools.accumulate(widths, initial=0))[:-1]
+    kinds = [kind or _type(entry, entry.params[i], value) for kind, i, value in zip(known, firsts, values, strict=True)]
+    if any(known) and (problem := mismatch(entry, kinds)):
+        raise PtxLaunchError(problem)
+    return tuple(kinds)
 
 
 def _type(entry: Function, param: Variable, value: Any) -> str:
     if param.count is not None:
-        raise _misfit(entry, param, "an array: no launch can pass one. Pass a tensor's address or single numbers")
+        raise _misfit(entry, param, f"an array, given {_short(value)}: only a TensorDescriptor fills one. {_DESCRIBED}")
     if hasattr(value, "data_ptr"):
         if param.type not in ("u64", "b64", "s64"):
             raise _misfit(entry, param, "given a tensor: an address takes .u64")
@@ -114,8 +123,11 @@ def _short(value: Any) -> str:
 
 
 def _misfit(entry: Function, param: Variable, what: str) -> PtxLaunchError:
-    place = f" (PTX line {param.line})" if param.line else ""
-    return PtxLaunchError(f"the parameter `.{param.type} {param.name}` of {entry.name}{place} is {what}")
+    return PtxLaunchError(f"the parameter `.{param.type} {param.name}` of {entry.name}{_place(param)} is {what}")
+
+
+def _place(param: Variable) -> str:
+    return f" (PTX line {param.line})" if param.line else ""
 
 
 def mismatch(entry: Function, signature: Sequence[str]) -> str | None:
@@ -125,8 +137,10 @@ def mismatch(entry: Function, signature: Sequence[str]) -> str | None:
     if len(kinds) != len(entry.params):
         return f"{entry.name} takes {len(entry.params)} arguments, not {len(kinds)}"
     for param, kind in zip(entry.params, kinds, strict=True):
-        if (param.count is not None) != (kind == TENSOR_MAP) or param.nbytes != _nbytes(kind):
-            return f"the parameter `.{param.type} {param.name}` (PTX line {param.line}) cannot be given a {kind!r:.40}"
+        odd = kind == TENSOR_MAP and (param.align or 1) % _MAP_ALIGN
+        if (param.count is not None) != (kind == TENSOR_MAP) or param.nbytes != _nbytes(kind) or odd:
+            hint = f". {_DESCRIBED}" if any(map(described_rank, signature)) else ""
+            return f"the parameter `.{param.type} {param.name}`{_place(param)} cannot be given a {kind!r:.40}{hint}"
     return None
 
 
@@ -146,6 +160,64 @@ def _nbytes(kind: str) -> int:
     digits = kind.removeprefix(letters)
     known = letters in ("i", "u", "fp") and digits in ("8", "16", "32", "64") and kind != "fp8"
     return int(digits) // 8 if known else 1 if kind in ("i1", "u1") else -1
+
+
+# ---
+# Descriptors of tensors, Triton's and Gluon's: each becomes a tensor map (TMA), its sizes and its strides. A box is the
+# block, and lies in shared memory as Gluon's layout says; without a layout, row after row. Pure.
+
+_MAP_ALIGN = 64
+_MOST_OF_A_BOX = 256  # of each dimension
+_LINE_BYTES = 16
+_ELEMENT_TYPES = {"float16": 6, "float32": 7, "float64": 9, "bfloat16": 10, "int32": 3, "int64": 5}  # PTX's numbers
+_UNSIGNED = {1: 0, 2: 1, 4: 2, 8: 4}  # by bytes
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+_DESCRIBED = (
+    "A descriptor of N dimensions fills 1 + 2 * N parameters: `.param .align 64 .b8 x[128]`, N sizes `.param .u32`, "
+    "N strides `.param .u64`"
+)
+
+
+def described(value: Any) -> bool:
+    """Whether an argument is a tensor's descriptor."""
+    return hasattr(value, "block_shape") and hasattr(value, "base")
+
+
+def encodings(values: Sequence[Any]) -> list[Json]:
+    """How the tensor map of each descriptor among the values is encoded, as plans keep it. Raises PtxLaunchError."""
+    return [_encoding(value) for value in values if described(value)]
+
+
+def _type_of_described(value: Any) -> str:
+    dtype = str(value.base.dtype).removeprefix("torch.")
+    if dtype not in _POINTEES:
+        raise PtxLaunchError(f"no tensor map is of {dtype}; describe a view of another type")
+    return f"tensordesc<{_POINTEES[dtype]}{[int(n) for n in value.block_shape]}>"
+
+
+def _encoding(value: Any) -> Json:
+    box, item, layout = [int(n) for n in value.block_shape], value.base.element_size(), getattr(value, "layout", None)
+    dtype = str(value.base.dtype).removeprefix("torch.")
+    swizzled = getattr(layout, "swizzle_byte_width", 0)
+    if getattr(layout, "transposed", False) or getattr(layout, "fp4_padded", False):
+        raise PtxLaunchError("a descriptor with a transposed or fp4_padded layout: describe the bytes as they lie")
+    if getattr(value, "round_f32_to_tf32", False):
+        raise PtxLaunchError("a descriptor with round_f32_to_tf32=True: leave it out, and round in the PTX")
+    if max(box) > _MOST_OF_A_BOX:
+        raise PtxLaunchError(f"a box of {box}: a side has {_MOST_OF_A_BOX} at most; make it smaller and copy several")
+    if box[-1] * item % _LINE_BYTES:
+        words = f"a box of {box} {dtype}: its rows have {box[-1] * item} bytes, which {_LINE_BYTES} does not divide"
+        raise PtxLaunchError(f"{words}; make block_shape[-1] a multiple of {max(1, _LINE_BYTES // item)}")
+    if swizzled and box[-1] * item > swizzled:
+        words = f"a box of {box} {dtype}: its rows have {box[-1] * item} bytes, more than the {swizzled} of its swizzle"
+        raise PtxLaunchError(f"{words}; write block_shape[-1] = {swizzled // item}, and copy several boxes")
+    return {
+        "swizzle": _SWIZZLES[swizzled],
+        "elem_size": item,
+        "elem_type": _ELEMENT_TYPES.get(dtype, _UNSIGNED[item]),
+        "block_size": box,
+        "fp4_padded": False,
+    }
 
 
 # ---
@@ -269,7 +341,8 @@ class PtxKernel:
     """An entry of a PTX text, to be launched as a Triton kernel is: `kernel[grid](*args, block=256)`.
 
     A launch takes `block` (threads: an int, or up to three), `shared_bytes` (dynamic shared memory), `cluster`
-    (blocks), `cooperative` and `pdl`. Arguments are tensors, of which the entry gets the address, and numbers.
+    (blocks), `cooperative` and `pdl`. Arguments are tensors, of which the entry gets the address, numbers, and Triton's
+    or Gluon's TensorDescriptor, of which it gets the tensor map, the sizes and the strides.
 
     Args:
         text: PTX; with `configs` a template, which each config fills in. The fastest config is used.

@@ -1,8 +1,11 @@
 import pytest
 import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as Swizzled
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kerneltune.tools.languages.ptx import PtxLaunchError, parse
-from kerneltune.tools.languages.ptx.loader import bind, entry_of, mismatch
+from kerneltune.tools.languages.ptx.loader import bind, encodings, entry_of, mismatch
 from tests.tools.languages.ptx.conftest import HEAD, RELU
 
 
@@ -42,9 +45,62 @@ def test_a_value_that_does_not_fit_is_refused_with_the_parameter_s_line(kind: st
     assert "PTX line 4" in str(raised.value)
 
 
-def test_an_array_cannot_be_passed() -> None:
-    with pytest.raises(PtxLaunchError, match="an array"):
+def test_an_array_takes_descriptors_alone() -> None:
+    with pytest.raises(PtxLaunchError, match=r"an array, given 1 .*only a TensorDescriptor"):
         bind(parse(HEAD + ".entry k(.param .b8 p[16]) { ret; }").entries[0], [1])
+
+
+OF_TWO = ".param .align 64 .b8 x[128], .param .u32 h, .param .u32 w, .param .u64 pitch, .param .u64 step, .param .u32 n"
+
+
+def test_a_descriptor_fills_a_map_its_sizes_and_its_strides() -> None:
+    entry = parse(HEAD + f".entry k({OF_TWO}) {{ ret; }}").entries[0]
+    kinds = bind(entry, [TensorDescriptor.from_tensor(torch.zeros(64, 64), [8, 32]), 7])
+    assert kinds == ("tensordesc<fp32[8, 32]>", "i32")
+    assert mismatch(entry, kinds) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (".align 64 ", ""), (".b8 x[128]", ".u64 x"), (".b8 x[128]", ".b8 x[64]"), (".u32 w", ".u64 w"),
+        (".u64 step", ".u32 step"), (".u64 step, .param ", ""),
+    ],
+)  # fmt: skip
+def test_an_entry_that_cannot_take_a_descriptor_is_told_what_could(wrong: tuple[str, str]) -> None:
+    entry = parse(HEAD + f".entry k({OF_TWO.replace(*wrong)}) {{ ret; }}").entries[0]
+    with pytest.raises(PtxLaunchError, match=r"fills 1 \+ 2 \* N parameters: `.param .align 64 .b8 x\[128\]`"):
+        bind(entry, [TensorDescriptor.from_tensor(torch.zeros(64, 64), [8, 32]), 7])
+
+
+def swizzled(rows: int, columns: int, **more: bool) -> Swizzled:
+    """Of halves, as wide a swizzle as Gluon chooses."""
+    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.float16, **more)
+    return Swizzled.from_tensor(torch.zeros(256, 256, dtype=torch.float16), [rows, columns], layout)
+
+
+def test_the_map_of_a_descriptor_has_the_compiler_s_numbers() -> None:
+    """Which the driver and the emulator read: those of a Gluon kernel with the same descriptor."""
+    like_gluon = {"swizzle": 2, "elem_size": 2, "elem_type": 6, "block_size": [32, 32], "fp4_padded": False}
+    plain = TensorDescriptor.from_tensor(torch.zeros(64, 64, dtype=torch.bfloat16), [8, 64])
+    assert encodings([7, swizzled(32, 32), plain]) == [
+        like_gluon, like_gluon | {"swizzle": 0, "elem_type": 10, "block_size": [8, 64]}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (swizzled(8, 128), r"more than the 128 of its swizzle; write block_shape\[-1\] = 64"),
+        (swizzled(64, 64, transposed=True), "transposed"),
+        (TensorDescriptor.from_tensor(torch.zeros(64, 64), [8, 2]), r"8 bytes.*make block_shape\[-1\] a multiple of 4"),
+        (TensorDescriptor.from_tensor(torch.zeros(512, 64), [512, 4]), "a side has 256 at most"),
+        (TensorDescriptor.from_tensor(torch.zeros(64, 64), [8, 4], round_f32_to_tf32=True), "round in the PTX"),
+    ],
+)
+def test_a_box_that_the_driver_would_refuse_is_refused_with_what_to_write(value: object, words: str) -> None:
+    with pytest.raises(PtxLaunchError, match=words):
+        encodings([value])
 
 
 def test_the_number_of_arguments_is_told_with_the_parameters() -> None:

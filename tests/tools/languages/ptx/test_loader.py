@@ -8,9 +8,9 @@ from kerneltune.tools.languages.ptx import PtxKernel, PtxLaunchError
 from kerneltune.tools.languages.ptx.language import PtxRecorder
 from kerneltune.tools.languages.ptx.loader import block_of, cluster_of, sizes
 from kerneltune.tools.sandbox.workers import Machine
-from kerneltune.tools.schema.plan import Kernel, Launch, ScalarArg, TensorArg
+from kerneltune.tools.schema.plan import DescriptorArg, Kernel, Launch, ScalarArg, TensorArg
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
-from kerneltune.tools.schema.verdict import Verdict
+from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.trace.recorder import LaunchLog, Tape
 from kerneltune.tools.update import Update, UpdateLimits, Updater
 from tests.tools.languages.ptx.conftest import BODY, ENTRY, HEAD, LOAD, RELU, STORE, candidate, with_lines
@@ -60,6 +60,22 @@ def test_a_launch_may_say_all_of_it(update: Updates) -> None:
         "block": [32, 4, 1], "shared_bytes": 1024, "cluster": [2, 1, 1], "launch_cooperative_grid": True
     }  # fmt: skip
     assert launch.cooperative
+
+
+def test_a_descriptor_is_written_down_with_how_its_map_is_encoded(update: Updates) -> None:
+    """As a launch of Gluon is: 1000 floats of a box of 128, taken as they are from where the map says."""
+    more = ".param .align 64 .b8 m[128], .param .u32 m_n, .param .u64 m_step, .param .u64 x,"
+    source = candidate(RELU.replace(".param .u64 x,", more), call="y, described, x, x.numel()")
+    imports = "import torch\nfrom triton.tools.tensor_descriptor import TensorDescriptor\n"
+    made = "        described = TensorDescriptor.from_tensor(x, [128])\n"
+    source = source.replace("import torch\n", imports).replace("        relu[", f"{made}        relu[")
+    kernel, launch = only(update(source))
+    assert kernel.signature == ("*fp32", "tensordesc<fp32[128]>", "*fp32", "i32")
+    choice = {"swizzle": 0, "elem_size": 4, "elem_type": 7, "block_size": [128], "fp4_padded": False}
+    assert kernel.options["tensordesc_meta"] == [choice]
+    assert [type(a) for a in launch.args] == [TensorArg, DescriptorArg, TensorArg, ScalarArg]
+    refused = failed(update(source.replace("[128])", "[512])")))
+    assert (refused.status, "a side has 256 at most" in refused.detail) == (Status.REJECTED, True), refused
 
 
 @pytest.mark.parametrize(

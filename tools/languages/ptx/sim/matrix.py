@@ -308,7 +308,9 @@ def _warp_groups(m: WarpMachine, ins: Ins) -> Array:
     """The first lane of each warp group at work."""
     numbers = m.lanes.numbers
     firsts = numbers[::_GROUP_LANES]
-    whole = len(numbers) % _GROUP_LANES == 0 and m.shape.padded % _GROUP_LANES == 0
+    threads = firsts % m.shape.padded  # in their blocks, which may have more warps than those of whole groups
+    begin = not (threads % _GROUP_LANES).any() and (threads + _GROUP_LANES <= m.shape.padded).all()
+    whole = begin and len(numbers) % _GROUP_LANES == 0
     if not whole or (numbers.reshape(-1, _GROUP_LANES) - firsts[:, None] != np.arange(_GROUP_LANES)).any():
         raise unsupported(ins.ins, "threads that are not whole groups of four warps")
     return firsts

@@ -95,6 +95,31 @@ def test_two_groups_that_spin_at_places_of_their_own_let_a_third_write_what_both
     assert flag.tolist() == [1, 2, 3]
 
 
+def product_of_warps(first: int) -> Array:
+    """What four of five warps of each of two blocks multiply, from warp `first` on: halves that are all 1, or all 2."""
+    out = np.zeros((2, 128), np.float32)
+    body = f"""
+    .reg .b32 t, c, w, v; .reg .b64 m; .reg .f32 d<4>; .reg .pred p;
+    mov.u32 t, %tid.x; sub.u32 t, t, {32 * first}; setp.gt.u32 p, t, 127; @p ret;
+    mov.u32 c, %ctaid.x; setp.eq.u32 p, c, 0; selp.b32 v, 0x3C003C00, 0x40004000, p;
+    mov.u32 w, dynamic; mad.lo.u32 w, t, 16, w; st.shared.v4.b32 [w], {{v, v, v, v}};
+    fence.proxy.async.shared::cta; bar.sync 1, 128;
+    mov.u32 w, dynamic; shr.u32 w, w, 4; cvt.u64.u32 m, w; add.u64 m, m, {(8 << 16) + (16 << 32)}; setp.ne.u32 p, t, t;
+    wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{d0, d1, d2, d3}}, m, m, p, 1, 1, 0, 0;
+    wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;
+    mad.lo.u32 t, c, 128, t; mad.wide.u32 m, t, 4, %p0; st.global.f32 [m], d3; ret;
+    """
+    start(body, out, threads=160, grid=2, shared_bytes=2048)
+    return out
+
+
+def test_four_warps_multiply_beside_others_of_their_block_and_begin_where_groups_of_four_do() -> None:
+    assert (product_of_warps(0) == [[16], [64]]).all()
+    with pytest.raises(Unsupported, match="whole groups of four warps"):
+        product_of_warps(1)
+
+
 def test_blocks_of_a_grid_in_three_dimensions_know_where_they_are() -> None:
     out = np.zeros(2 * 3 * 4 * 8, np.uint32)
     text = f"""{HEAD}.entry k(.param .u64 out) {{
