@@ -58,11 +58,43 @@ _RANDOM_SIDE_EFFECT_FREE = ("aten::sym_", "aten::is_", "prim::", "aten::_has_")
 
 
 class CopiedFakes(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Fake tensors of which copies are of the same mode. torch's deepcopy of one copies its mode, too, and then refuses
-    to mix the two: so any nn.TransformerEncoder, which copies its layer."""
+    """Fake tensors of which copies are of the same mode, and modules of which are converted while the mode is entered.
+
+    torch's deepcopy of one copies its mode, too, and then refuses to mix the two: so any nn.TransformerEncoder, which
+    copies its layer. And its `self.to(dtype)` in a constructor swaps storages, which it refuses where something watches
+    a parameter, as the cache of fake operators does on its first call ("Couldn't swap Model.weight")."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._usual: list[Any] = []
+
+    def __enter__(self) -> "CopiedFakes":
+        super().__enter__()
+        self._usual.append(torch.nn.Module._apply)
+        torch.nn.Module._apply = _apply  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        torch.nn.Module._apply = self._usual.pop()  # type: ignore[method-assign]
+        super().__exit__(*error)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> "CopiedFakes":
         return self
+
+
+def _apply(module: torch.nn.Module, function: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
+    """nn.Module._apply without swapping storages: a converted parameter is new."""
+    if recurse:
+        for child in module.children():
+            _apply(child, function)
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            converted = function(parameter.detach())
+            module._parameters[name] = torch.nn.Parameter(converted, parameter.requires_grad)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = function(buffer)
+    return module
 
 
 def copies_are_clones() -> None:

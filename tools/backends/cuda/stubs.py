@@ -213,7 +213,6 @@ def install_fake_tensors(tape: StepTape) -> None:
     torch._C._set_only_lift_cpu_tensors(True)
 
     FakeTensor.data_ptr = lambda fake: tape.address(fake)  # type: ignore[method-assign, assignment, arg-type]
-    torch.nn.Module._apply = apply_to_module  # type: ignore[method-assign]
     # cuDNN's layout of a recurrent module's weights, for which a CUDA build would ask the driver; no plan holds it
     torch.nn.RNNBase.flatten_parameters = _nothing()  # type: ignore[method-assign]
     torch.Tensor.record_stream = _nothing()  # type: ignore[method-assign]
@@ -228,21 +227,6 @@ def install_fake_tensors(tape: StepTape) -> None:
     torch.compile = _refuser(COMPILED)
     torch.jit.script = _refuser(COMPILED)
     torch.jit.trace = _refuser(COMPILED)
-
-
-def apply_to_module(module: torch.nn.Module, function: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
-    """nn.Module._apply without swapping storages, which fake tensors do not allow: a converted parameter is new."""
-    if recurse:
-        for child in module.children():
-            apply_to_module(child, function)
-    for name, parameter in module._parameters.items():
-        if parameter is not None:
-            converted = function(parameter.detach())
-            module._parameters[name] = torch.nn.Parameter(converted, parameter.requires_grad)
-    for name, buffer in module._buffers.items():
-        if buffer is not None:
-            module._buffers[name] = function(buffer)
-    return module
 
 
 def install(tape: StepTape, arch: int, gpu: dict[str, Any]) -> GPUTarget:
@@ -300,7 +284,6 @@ def _for_inductor(gpu: Any, capability: tuple[int, int]) -> list[tuple[Any, str,
     cuda, interface = torch.cuda, device_interface.CudaInterface
     return [
         (fake_tensor, "init_gpu_context", lambda device=None: None),
-        (torch.nn.Module, "_apply", apply_to_module),  # `self.to(dtype)` in a constructor
         (cuda, "is_available", lambda: True),
         (cuda, "device_count", lambda: 1),
         (cuda, "current_device", lambda: 0),
