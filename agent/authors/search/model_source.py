@@ -517,6 +517,19 @@ def gradients_model(source: str) -> GradientsModel | None:
     return GradientsModel(ast.unparse(rest), [a.arg for a in forward.args.args][1:], primals)
 
 
+def essence(source: str) -> set[str]:
+    """A task's Model without its docstring, and all that its forward leads to: the same for a copy of the file with
+    other inputs, cases and comments. Raises SyntaxError."""
+    tree = ast.parse(source)
+    model = _model(tree)
+    forward = _method(model, "forward") if model else None
+    if model is None or forward is None:
+        return set()
+    used = _reachable(forward, _definitions(tree))
+    model.body = [n for n in model.body if n is not model.body[0] or ast.get_docstring(model) is None]
+    return {ast.unparse(n) for n in tree.body if n is model or _defines(n) & used}
+
+
 class _Within(ast.NodeTransformer):
     """`self.weight` -> `self.forward_model.weight`."""
 

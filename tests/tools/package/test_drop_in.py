@@ -709,7 +709,7 @@ PTX = r"""
 def test_a_kernel_in_ptx_brings_its_loader_which_fills_in_and_assembles_what_the_judge_did(tmp_path: Path) -> None:
     task = described(find_task("rms_norm"))
     assert task
-    (sketch, *_) = ptx_experts("rms_norm")
+    (sketch, *_) = ptx_experts(task)
     path = tmp_path / "rms_norm_op.py"
     path.write_text(
         packaged([VerifiedKernel(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n")
@@ -732,9 +732,9 @@ def test_a_launch_of_ptx_gives_the_driver_the_words_that_the_kernel_takes(
 ) -> None:
     """With a recorder in the place of the driver, which is opened once."""
     path = tmp_path / "rms_norm_op.py"
-    (sketch, *_) = ptx_experts("rms_norm")
     task = described(find_task("rms_norm"))
     assert task
+    (sketch, *_) = ptx_experts(task)
     path.write_text(
         packaged([VerifiedKernel(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n")
     )
@@ -778,7 +778,7 @@ def test_on_a_gpu_it_answers_in_eager_compiled_and_captured_calls_and_chooses_on
     torch.compiler.reset()
     task = described(find_task("rms_norm"))
     assert task
-    (sketch, *_) = ptx_experts(task.name) if language == "ptx" else experts(task)
+    (sketch, *_) = ptx_experts(task) if language == "ptx" else experts(task)
     (tmp_path / "rms_op.py").write_text(
         packaged([VerifiedKernel(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n")
     )
