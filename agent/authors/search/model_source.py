@@ -518,16 +518,20 @@ def gradients_model(source: str) -> GradientsModel | None:
 
 
 def essence(source: str) -> set[str]:
-    """A task's Model without its docstring, and all that its forward leads to: the same for a copy of the file with
-    other inputs, cases and comments. Raises SyntaxError."""
+    """What a task's Model is: its constructor, what its forward computes, and the constants and functions that this
+    needs. The same for a copy of the file with other inputs, cases and words. Raises SyntaxError."""
     tree = ast.parse(source)
     model = _model(tree)
     forward = _method(model, "forward") if model else None
     if model is None or forward is None:
         return set()
-    used = _reachable(forward, _definitions(tree))
-    model.body = [n for n in model.body if n is not model.body[0] or ast.get_docstring(model) is None]
-    return {ast.unparse(n) for n in tree.body if n is model or _defines(n) & used}
+    found = formula(source, {})
+    value, arguments = found or (forward, [])
+    definitions = _definitions(tree)
+    needed = [n for part in (value, *model.bases) for name in _reachable(part, definitions) for n in definitions[name]]
+    own = [n for n in model.body if n is not forward and not (n is model.body[0] and ast.get_docstring(model))]
+    computed = f"{', '.join(arguments)}: {ast.unparse(value)}"
+    return {computed, *(ast.unparse(n) for n in (*own, *needed) if not isinstance(n, ast.Import | ast.ImportFrom))}
 
 
 class _Within(ast.NodeTransformer):
