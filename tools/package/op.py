@@ -678,6 +678,7 @@ _REASONS = {
     "device": f"the kernel was verified for {ARCH}, and the tensors are elsewhere",
     "alignment": f"a tensor's address is not a multiple of {_ALIGNMENTS} bytes",
     "slack": "the kernel may read behind the end of a tensor, and its storage ends before that",
+    "transform": "a transform of torch.func, such as vmap, sees each operator",
     "subclass": "a tensor is of a subclass of torch.Tensor",
     "backward": "gradients of these shapes, or of what is a buffer of the reference, were not verified",
     "autocast": "autocast changes the dtypes of what the reference returns",
@@ -811,6 +812,8 @@ def _call_anew(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: 
     """The answer to a call of which nothing is known."""
     if (inputs := _inputs(place, args, kwargs)) is None:
         return _by_reference(place, module, args, kwargs, "arguments")
+    if _is_transformed():
+        return _by_reference(place, module, args, kwargs, "transform")
     state = [_held(module, path) for path in place.paths.values()]
     if (found := _match(place, inputs, state)) is None:
         return _by_reference(place, module, args, kwargs, "shapes")
@@ -917,7 +920,14 @@ def _known(place: _Place, module: nn.Module, args: tuple[Any, ...]) -> _Known | 
 
 def _is_watched() -> bool:
     """Whether a mode or a transform of torch sees each operator, and must see one for the kernel."""
-    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.maybe_current_level() is not None
+    return torch._C._len_torch_dispatch_stack() > 0 or _is_transformed()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_transformed() -> bool:
+    """Whether a transform of torch.func has the tensors, which then have no addresses. vmap has no rule for our
+    operator, and one that called the kernel for each element of the batch could be slower than the reference."""
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 def _held(module: nn.Module, path: str) -> Tensor:

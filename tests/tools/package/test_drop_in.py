@@ -466,6 +466,32 @@ def test_a_call_like_an_earlier_one_is_seen_by_modes(op: ModuleType) -> None:
         torch.testing.assert_close(norm(x.clone()), wanted)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch 2.13 within jvp
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_under_a_transform_of_torch_func_the_original_answers_with_one_warning(tmp_path: Path, compiled: bool) -> None:
+    torch.compiler.reset()
+    op, norm, x = with_gradients(tmp_path, NORM, NORM_GRADIENTS), Norm().eval(), torch.randn(3, 6, 8)
+    plain = copy.deepcopy(norm)
+    op.patch(norm)
+    norm(x[0])  # a call like those of each element of the batch
+    transforms: list[Callable[[Callable[..., Any]], Any]] = [
+        lambda call: torch.vmap(call)(x),
+        lambda call: torch.vmap(torch.func.grad(lambda one: call(one).square().sum()))(x),
+        lambda call: torch.func.grad(lambda some: torch.vmap(call)(some).square().sum())(x),
+        lambda call: torch.func.jvp(call, (x[0],), (x[1],))[1],
+    ]
+
+    def compare() -> None:
+        for transform in transforms:
+            apply = torch.compile(transform, backend="aot_eager", fullgraph=True) if compiled else transform
+            torch.testing.assert_close(apply(norm), transform(plain))
+
+    with torch.enable_grad(), pytest.warns(UserWarning, match="a transform of torch.func") as told:
+        compare()
+    assert len([one for one in told if "the reference runs" in str(one.message)]) == 1
+    assert op.calls(norm)[""]["kernel"] == 1
+
+
 def test_an_answer_is_nobody_else_s_memory(tmp_path: Path) -> None:
     same = NORM_KERNEL.replace("        wide = x.float()\n", "        return x\n")
     task = NORM.replace("patch(nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps))", "x * 1.0")
