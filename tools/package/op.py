@@ -541,13 +541,13 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Keep for the backward what the forward was given."""
     tensors, state, ctx.entry, ctx.place = inputs
     ctx.count = len(tensors)
-    ctx.save_for_backward(*tensors, *state)
+    _save(ctx, (*tensors, *state))
 
 
 def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
     """Of the tensors and of the state, by the kernel that was verified for it."""
-    saved, place = ctx.saved_tensors, _places[ctx.place]
-    tensors, state = saved[: ctx.count], saved[ctx.count :]
+    saved, place = _saved(ctx), _places[ctx.place]
+    tensors, state = _as_verified(saved[: ctx.count], saved[ctx.count :], ctx.entry)
     number = _backward_of(place, ctx.entry, tensors, state)
     assert number is not None  # the forward has asked
     pairs = zip(gradients, _sized_outputs(tensors, ctx.entry), strict=True)
@@ -555,6 +555,30 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
     answers = _backward([*tensors, *_asked(all_given, ctx.entry)], [*state], number, place.number)
     found = [None if at is None else answers[at] for at in _answers_for(ctx.entry, number)]
     return found[: ctx.count], found[ctx.count :], None, None
+
+
+def _save(ctx: Any, tensors: Sequence[Tensor]) -> None:
+    ctx.shapes = [(t.shape, t.dtype, t.device) for t in tensors]
+    ctx.save_for_backward(*tensors)
+
+
+def _saved(ctx: Any) -> Sequence[Tensor]:
+    """What a forward was given, unless a hook gives back other tensors, of which the kernel would read too much."""
+    saved: Sequence[Tensor] = ctx.saved_tensors
+    for t, was in zip(saved, ctx.shapes, strict=True):
+        if (t.shape, t.dtype, t.device) != was:
+            raise RuntimeError(
+                f"{NAME}: a hook for saved tensors gave {t.dtype}{[*t.shape]} back for {was[1]}{[*was[0]]}"
+            )
+    return saved
+
+
+def _as_verified(tensors: Sequence[Tensor], state: Sequence[Tensor], number: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Both with the strides that an entry has for them: a hook for saved tensors may give back other ones."""
+    held = zip(state, VERIFIED[number].state.values(), strict=True)
+    return [_laid_out(*pair) for pair in zip(tensors, _INPUTS[number], strict=True)], [
+        _laid_out(*pair) for pair in held
+    ]
 
 
 def _asked(gradients: Sequence[Tensor], entry: int) -> list[Tensor]:
@@ -580,7 +604,7 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, place: _Place, known: "_Known", *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.place, ctx.known = place, known
-        ctx.save_for_backward(*tensors)
+        _save(ctx, tensors)
         answers = known.answers(place, tensors[: len(known.folded)])
         if known.number in _WITHOUT_GRADIENT:
             ctx.mark_non_differentiable(*[t for t in answers if t.dtype not in _HAS_GRADIENT])
@@ -593,12 +617,13 @@ class _Eager(torch.autograd.Function):
 
 
 def _eager_gradients(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-    place, known, saved = ctx.place, ctx.known, ctx.saved_tensors
+    place, known, saved = ctx.place, ctx.known, _saved(ctx)
     count, number = len(known.folded), known.backward
     tensors, state, extra = saved[:count], saved[count:], len(known.lead) - 1
     if known.lead:
         tensors = [t.flatten(0, extra) if sizes else t for t, sizes in zip(tensors, known.folded, strict=True)]
         gradients = tuple([g.flatten(0, extra) for g in gradients])
+    tensors, state = _as_verified(tensors, state, known.number)
     given = [*tensors, *_asked(gradients, known.number)]
     if torch.compiler.is_compiling() or _is_watched():
         answers = _backward(given, [*state], number, place.number)

@@ -453,6 +453,34 @@ def test_what_is_folded_for_a_kernel_has_gradients_and_answers_that_can_be_chang
     assert op.calls(norm)[""] == {"kernel": 3, "gradients": 3}
 
 
+@pytest.mark.parametrize("shape", [(6, 8), (2, 3, 8)], ids=["flat", "folded"])
+def test_gradients_are_right_for_what_a_hook_for_saved_tensors_laid_out_anew_and_refused_for_other_values(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    reads_memory = "        x = x.as_strided(x.shape, (x.shape[1], 1))\n        wide, g ="  # as a kernel does
+    op = with_gradients(tmp_path, NORM, NORM_GRADIENTS.replace("        wide, g =", reads_memory))
+    norm = Norm()
+    plain = copy.deepcopy(norm)
+    op.patch(norm)
+
+    def gradient(model: nn.Module, unpack: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        x = torch.linspace(-1, 1, 48).reshape(shape).requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), unpack):
+            answer = model(x)
+        return torch.autograd.grad(answer.square().sum(), x)[0]
+
+    def columns_first(t: torch.Tensor) -> torch.Tensor:
+        return t.reshape(-1, t.shape[-1]).t().contiguous().t().view(t.shape)
+
+    with torch.enable_grad():
+        for _ in range(2):  # decided, then remembered
+            torch.testing.assert_close(gradient(norm, columns_first), gradient(plain, lambda t: t))
+        for changed in (lambda t: t.double(), lambda t: t[:1]):
+            with pytest.raises(RuntimeError, match="a hook for saved tensors gave"):
+                gradient(norm, changed)
+    assert op.calls(norm)[""]["gradients"] == 2
+
+
 def test_a_call_like_an_earlier_one_is_seen_by_modes(op: ModuleType) -> None:
     norm, x = Norm().eval(), torch.randn(12, 8)
     op.patch(norm)
