@@ -768,7 +768,10 @@ def _match(place: _Place, inputs: Sequence[Any], state: Sequence[Tensor]) -> tup
         entry = VERIFIED[number]
         extra = _extra(entry, inputs)
         if _fits(entry.inputs, inputs, entry.lead, extra) and _fits(list(entry.state.values()), state, (), 0):
-            return number, extra
+            pairs = zip(_INPUTS[number], _tensors(inputs), strict=True)
+            leads = [t.shape[: extra + s.shape.count(None)] for s, t in pairs if None in s.shape]
+            if all([lead == leads[0] for lead in leads]):  # the reference would broadcast one over another, or raise
+                return number, extra
     return None
 
 

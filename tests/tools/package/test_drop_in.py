@@ -174,6 +174,34 @@ def test_what_was_not_verified_goes_to_the_original_with_one_warning(op: ModuleT
     assert op.calls(norm) == {"": {"kernel": 1, "reference": 2}}
 
 
+def test_inputs_of_which_one_is_broadcast_over_the_other_are_the_original_s(tmp_path: Path) -> None:
+    gated = """
+import torch, torch.nn as nn
+ROWS = 6
+CASES = [{"name": "one", "ROWS": 1, "cpu": True}, {"name": "more", "ROWS": 20, "cpu": True}]
+class Model(nn.Module):
+    def forward(self, gate, up): return nn.functional.silu(gate) * up
+def get_inputs(): return [torch.randn(ROWS, 8), torch.randn(ROWS, 8)]
+"""
+    kernel = (
+        gated.partition("CASES")[0]
+        + """
+class ModelNew(nn.Module):
+    def forward(self, gate, up): return nn.functional.silu(gate) * up[: len(gate)]  # as many rows as the gate has
+"""
+    )
+    op = file_of(tmp_path, gated, kernel, "gated")
+    model = op.ModelNew()
+    gate, up = torch.randn(6, 8), torch.randn(6, 8)
+    with pytest.warns(UserWarning, match="were not verified"):
+        torch.testing.assert_close(model(gate[:1], up), nn.functional.silu(gate[:1]) * up)
+    for a, b in ((gate, up), (gate[None, :1], up[None]), (gate.view(2, 3, 8), up.view(2, 3, 8))):
+        torch.testing.assert_close(model(a, b), nn.functional.silu(a) * b)
+    with pytest.raises(RuntimeError, match="must match the size"):
+        model(gate[:5], up)
+    assert op.calls(model)[""] == {"kernel": 2, "reference": 3}
+
+
 def test_another_gpu_or_none_is_the_reference_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET")
     op = file_of(tmp_path, NORM, NORM_KERNEL)
