@@ -352,7 +352,7 @@ class _Place:
         """Know the next call like this one."""
         if len(self.known) >= 1000:
             self.known.clear()
-        kind, is_direct = args[0].device.type, known.backward is None and not known.lead
+        kind, is_direct = args[0].device.type, known.backward is None
         like = _Likeness(*args, *self.state, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         its = known._replace(
             is_like=like.check,
@@ -605,7 +605,7 @@ class _Eager(torch.autograd.Function):
     def forward(ctx: Any, place: _Place, known: "_Known", *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.place, ctx.known = place, known
         _save(ctx, tensors)
-        answers = known.answers(place, tensors[: len(known.folded)])
+        answers = known.answers(place, tensors[: len(known.batched)])
         if known.number in _WITHOUT_GRADIENT:
             ctx.mark_non_differentiable(*[t for t in answers if t.dtype not in _HAS_GRADIENT])
         return tuple(answers)
@@ -618,10 +618,10 @@ class _Eager(torch.autograd.Function):
 
 def _eager_gradients(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
     place, known, saved = ctx.place, ctx.known, _saved(ctx)
-    count, number = len(known.folded), known.backward
+    count, number = len(known.batched), known.backward
     tensors, state, extra = saved[:count], saved[count:], len(known.lead) - 1
     if known.lead:
-        tensors = [t.flatten(0, extra) if sizes else t for t, sizes in zip(tensors, known.folded, strict=True)]
+        tensors = [t.flatten(0, extra) if its else t for t, its in zip(tensors, known.batched, strict=True)]
         gradients = tuple([g.flatten(0, extra) for g in gradients])
     tensors, state = _as_verified(tensors, state, known.number)
     given = [*tensors, *_asked(gradients, known.number)]
@@ -630,8 +630,8 @@ def _eager_gradients(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
     else:
         answers = place.answer(number, _kept_promises(given, number), state, known.plain)
     found: list[Any] = [None if at is None else answers[at] for at in _answers_for(known.number, number)]
-    for at, sizes in enumerate(known.folded if known.lead else ()):
-        if sizes and found[at] is not None:
+    for at, its in enumerate(known.batched):
+        if its and found[at] is not None:
             found[at] = found[at].view_as(saved[at])
     return (None, None, *found)
 
@@ -833,7 +833,11 @@ def _call(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: Mappi
     place.calls["kernel"] += 1  # as `answer` does, without five Python calls: 3 us
     if bound.given is not place.state:
         bound.give(place.state)
-    return bound.forward(*args)
+    if not known.lead:
+        return bound.forward(*args)
+    found = bound.forward(*map(_reinterpreted, args, *known.folded))
+    row = (found,) if type(found) is Tensor else found
+    return _FILL_OUTPUTS[known.number]([*map(_reinterpreted, row, *known.unfolded)])
 
 
 def _call_anew(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -861,10 +865,8 @@ def _call_anew(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: 
     if torch.compiler.is_compiling() or _is_watched() or any([_is_foreign(t) for t in (*tensors, *state)]):
         answers = _operator(folded, state, number, place.number)
         return _filled(entry.outputs, iter([t.view(lead + t.shape[1:]) for t in answers] if extra else answers))
-    sizes = [(t.shape, t.stride()) if its else () for t, its in zip(folded, batched, strict=True)]
-    shapes = [(*lead, *shape[1:]) for _, shape in _sized_outputs(folded, number)] if extra else []
-    unfolded = [(shape, torch.empty(shape, device="meta").stride()) for shape in shapes]
-    known = _Known(number, backward, lead, sizes, unfolded, set())
+    whole = [torch.empty((*lead, *shape[1:]), device="meta") for _, shape in _sized_outputs(folded, number) if extra]
+    known = _Known(number, backward, lead, batched, _laid(folded), _laid(whole), set())
     slots = [_slot(module, path)[:2] for path in place.paths.values()]
     place.state = tuple(state)
     place.held = [(*slot, t, t.data_ptr()) for slot, t in zip(slots, state, strict=True)]
@@ -883,18 +885,24 @@ _Likeness: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 _reinterpreted: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", torch.as_strided)
 
 
+def _laid(tensors: Sequence[Tensor]) -> tuple[list[torch.Size], list[tuple[int, ...]]]:
+    return [t.shape for t in tensors], [t.stride() for t in tensors]
+
+
 class _Known(NamedTuple):
     """What was decided for a call. `number`: of the entry; `backward`: of that for its gradients, where they are
-    needed; `lead`: the dimensions that are folded into one; `folded`: shape and strides that the kernel is given then,
-    () for a tensor's own; `unfolded`: those of its answers; `plain`: entries whose answers are taken as they come.
+    needed; `lead`: the dimensions that are folded into one, of which tensors is in `batched`; `folded`: the shapes and
+    the strides that the kernel is given then; `unfolded`: those of its answers; `plain`: entries whose answers are
+    taken as they come.
     For the next call: `is_like`, `grad` and `autocast` say whether it is one like this; the forward of `bound` is all
     that it takes."""
 
     number: int
     backward: int | None
     lead: tuple[int, ...]
-    folded: Sequence[tuple[Sequence[int], ...]]
-    unfolded: Sequence[tuple[Sequence[int], ...]]
+    batched: Sequence[bool]
+    folded: tuple[Sequence[torch.Size], Sequence[tuple[int, ...]]]
+    unfolded: tuple[Sequence[torch.Size], Sequence[tuple[int, ...]]]
     plain: set[int]
     is_like: Callable[..., bool] = bool
     grad: bool = False
@@ -903,13 +911,10 @@ class _Known(NamedTuple):
 
     def answers(self, place: _Place, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """The kernel's, in the shapes of the reference's."""
-        if self.lead:
-            pairs = zip(tensors, self.folded, strict=True)
-            tensors = [_reinterpreted(t, *sizes) if sizes else t for t, sizes in pairs]
-        answers = place.answer(self.number, tensors, place.state, self.plain)
         if not self.lead:
-            return answers
-        return [_reinterpreted(t, *sizes) for t, sizes in zip(answers, self.unfolded, strict=True)]
+            return place.answer(self.number, tensors, place.state, self.plain)
+        tensors = [*map(_reinterpreted, tensors, *self.folded)]
+        return [*map(_reinterpreted, place.answer(self.number, tensors, place.state, self.plain), *self.unfolded)]
 
 
 def _answered(place: _Place, known: _Known, tensors: Sequence[Tensor]) -> Any:
