@@ -23,6 +23,7 @@ from kerneltune.agent.models.types import LlmError
 from kerneltune.agent.settings import flag_of
 from kerneltune.tools.schema.codec import did_you_mean, one_line, plain
 from kerneltune.tools.schema.errors import NO_ROOM, GpuLost, KerneltuneError, Unfit, UsageError
+from kerneltune.tools.schema.verdict import versions
 
 ABOUT = {  # with what the first page says of each, for which none has to be imported: that takes 100 ms
     "suite": "Optimise many tasks with one budget, spent where there is most to gain.",
@@ -94,6 +95,7 @@ Exit codes: 0 done, 1 the answer is no, 2 bad input, 3 something is missing
 here, 4 a fault of kerneltune, 5 the GPU stopped
 answering, 6 the model's provider did, 130 Ctrl-C.
 """,
+    version=lambda: versions()["kerneltune"],
     version_flags=["--version"],
 )
 

@@ -4,12 +4,14 @@
     python -m benchmarks.kernelbench --kernelbench DIR --out share.jsonl --gpus 0,1 --again    # those not right
     python -m benchmarks.kernelbench --kernelbench DIR --out full.jsonl --tier judged --gpu-memory-gib 74.5
     python -m benchmarks.kernelbench --out share.jsonl --report                                # only print
+    python -m benchmarks.kernelbench --out here.jsonl there.jsonl --report                     # of several machines
     python -m benchmarks.kernelbench --kernelbench benchmarks/aside --out aside.jsonl --tier judged  # 40 of our own
 
 DIR is a checkout of github.com/ScalingIntelligence/KernelBench, of which nothing is part of this repository, or another
 folder of levels: `benchmarks/aside` holds 40 problems that nothing is tuned on. Each problem
 is a line of JSON in the file, written when it ends, so that the same command goes on where it was, on another machine,
-too; of two lines for one problem the later counts.
+too; of two lines for one problem the later counts. Further files are only read: what they hold is done, too, and the
+report says of which build, GPU and day the lines are.
 
 Each GPU has a worker, which judges one problem after the other against eager and torch.compile; beside that it
 describes, lowers, traces and compiles the next ones. Candidates are screened, several of a problem; with `--tier
@@ -20,12 +22,14 @@ time.
 
 import argparse
 import contextlib
+import functools
 import json
 import math
 import os
 import queue
 import random
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -93,14 +97,23 @@ def new_line(name: str, cause: str = "") -> Line:
     return {"problem": name, "stage": "", "cause": cause, "attempts": []}
 
 
-def stored(out: Path) -> dict[str, Line]:
+def stored(*outs: Path) -> dict[str, Line]:
     """The last complete line of each problem; a line cut off by a kill is passed over."""
-    found: dict[str, Line] = {}
-    for text in out.read_text().splitlines() if out.exists() else ():
+    found: list[Line] = []
+    for text in [text for out in outs if out.exists() for text in out.read_text().splitlines()]:
         with contextlib.suppress(json.JSONDecodeError):
-            line = json.loads(text)
-            found[line["problem"]] = line
-    return found
+            found.append(json.loads(text))
+    return {line["problem"]: line for line in sorted(found, key=lambda line: str(line.get("at", "")))}
+
+
+@functools.cache
+def build() -> str:
+    """The version of kerneltune, and where this is a checkout that git knows, its commit."""
+    version = versions()["kerneltune"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+        return f"{version} at {subprocess.run(asked, capture_output=True, check=True, text=True).stdout.strip()}"
+    return version
 
 
 class Lines:
@@ -113,7 +126,8 @@ class Lines:
             out.write_bytes(text + b"\n")  # the rest of a line that a kill cut off must not spoil the next
 
     def add(self, line: Line) -> None:
-        """Append it."""
+        """Append it, with what judged it and when."""
+        line = line | {"build": build(), "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         with self._lock, self._out.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -157,7 +171,19 @@ def report(lines: Mapping[str, Line]) -> Iterator[str]:
     yield from _listed("Not right, by cause", lines, lambda line: [] if line["stage"] in RIGHT else [line["cause"]])
     if is_timed:
         yield from _listed("Baselines, notes", lines, lambda line: line.get("notes", []))
-    yield from ("", _measured(list(lines.values())))
+    yield from ("", *_origins(lines), "", _measured(list(lines.values())))
+
+
+def _origins(lines: Mapping[str, Line]) -> Iterator[str]:
+    """Of which build, GPU and day the lines are."""
+    yield _row(["build", "GPU", "day", "tried", "right"])
+    yield _row(["---"] * 5)
+    found = [
+        (line.get("build") or "unknown", line.get("gpu") or "none", line.get("at", "unknown")[:10], line["stage"])
+        for line in lines.values()
+    ]
+    for origin, tried in sorted(Counter(each[:3] for each in found).items()):
+        yield _row([*origin, str(tried), str(sum(each[:3] == origin and each[3] in RIGHT for each in found))])
 
 
 def best_of(line: Line) -> Line | None:
@@ -1055,7 +1081,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         if not _run(given):
             return 130
-    print(*report(stored(given.out)), sep="\n")
+    print(*report(stored(*given.out)), sep="\n")
     return 0
 
 
@@ -1063,12 +1089,12 @@ def _run(given: argparse.Namespace) -> bool:
     """Whether it ended of itself."""
     started = time.monotonic()
     gpus = gpus_of(given.gpus)
-    known = stored(given.out)
+    known = stored(*given.out)
     done = {name for name, line in known.items() if line["stage"] in RIGHT or not given.again}
     paths = problems(given.kernelbench.resolve(), given.only, given.levels)
     wanted = [path for path in paths if name_of(path) not in done]
     plan = Plan(
-        given.out.resolve(),
+        given.out[0].resolve(),
         Limits(
             given.prepare_seconds,
             given.seconds,
@@ -1085,7 +1111,7 @@ def _run(given: argparse.Namespace) -> bool:
     share = Share(plan, wanted, gpus)
     if not ended_of_itself(share.run, share.stop):
         return False
-    left = len(wanted) - sum(stored(given.out).get(name_of(p)) != known.get(name_of(p)) for p in wanted)
+    left = len(wanted) - sum(stored(*given.out).get(name_of(p)) != known.get(name_of(p)) for p in wanted)
     print(f"{time.monotonic() - started:.0f} s; {left} problems are left\n", flush=True)
     return True
 
@@ -1101,7 +1127,14 @@ def _levels(text: str) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernelbench", type=Path, metavar="DIR", help="a checkout, or a folder of levels")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="lines of JSON, one a problem")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="lines of JSON, one a problem; written: the first",
+    )
     parser.add_argument("--report", action="store_true", help="try nothing, print what is stored, in Markdown")
     parser.add_argument("--only", metavar="GLOBS", default="*", help="problems whose level/name fit one: 'level1/1_*'")
     parser.add_argument("--levels", type=_levels, default="1,2", metavar="1,2", help="of 1 to 4; 1,2")

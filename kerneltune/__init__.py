@@ -34,9 +34,9 @@ def __getattr__(name: str) -> object:
 
         return getattr(api, name)
     if name == "__version__":
-        from importlib import metadata
+        from kerneltune.tools.schema.verdict import versions
 
-        return metadata.version("kerneltune")
+        return versions()["kerneltune"]
     if name in ("CudaKernel", "PtxKernel"):
         from kerneltune.tools.languages.cuda.loader import CudaKernel
         from kerneltune.tools.languages.ptx.loader import PtxKernel, use_by_default

@@ -80,6 +80,32 @@ def test_the_last_whole_line_of_a_problem_counts(tmp_path: Path) -> None:
     assert stored(tmp_path / "none.jsonl") == {}
 
 
+def test_files_of_several_machines_are_one_report_that_says_of_which_build_gpu_and_day_its_lines_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def line(name: str, gpu: str, day: str, us: float, build: str = "0.1.0 at abc") -> str:
+        more = {"gpu": gpu, "at": f"2026-11-{day}T10:00:00Z", "build": build}
+        return json.dumps(judged(name, timed(us, eager=200.0, compiled=100.0), **more))
+
+    here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
+    here.write_text(line("level1/1_A", "H200", "27", 50.0, "0.1.0 at def") + "\n" + json.dumps(LINES[1]) + "\n")
+    there.write_text(
+        "\n".join(
+            [line("level1/1_A", "H100", "26", 400.0), line("level1/3_D", "H100", "26", 100.0), json.dumps(LINES[2])]
+        )
+    )
+    reports = []
+    for files in ((here, there), (there, here)):
+        assert main(["--report", "--out", *map(str, files)]) == 0
+        reports.append(capsys.readouterr().out)
+    text, again = (sorted(one.splitlines()) for one in reports)
+    assert text == again  # the later line of a problem counts, in whatever file it is
+    assert "| level1 | 3 | 3 | 3 | 3 | 3 | 2 of 2 | 1 of 2 | 2 of 2 | 2 of 2 | 1.414x (2) | 1.414x (2) |" in text
+    assert "| 0.1.0 at def | H200 | 2026-11-27 | 1 | 1 |" in text
+    assert "| 0.1.0 at abc | H100 | 2026-11-26 | 1 | 1 |" in text
+    assert "| unknown | none | unknown | 2 | 1 |" in text
+
+
 def test_the_report_counts_who_reached_what_and_joins_causes_that_differ_in_numbers() -> None:
     text = text_of(LINES)
     assert "| level | tried | candidate | traces | compiles | `checked` |" in text

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Literal, TextIO, TypeVar, cast
@@ -68,7 +68,7 @@ from kerneltune.agent.view.state import ViewState
 from kerneltune.agent.view.text import plural
 from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, plain
 from kerneltune.tools.schema.errors import KerneltuneError, StoreError, TaskError, Unfit, UsageError, is_shortage
-from kerneltune.tools.schema.verdict import Status, evaluator_sha256
+from kerneltune.tools.schema.verdict import Status, evaluator_sha256, versions
 from kerneltune.tools.task.load import builtin_names
 
 MOST_CONNECTIONS = 512
@@ -352,7 +352,7 @@ class HttpServer:
         return JSONResponse(
             {
                 "status": "healthy" if shop else "starting",
-                "version": metadata.version("kerneltune"),
+                "version": versions()["kerneltune"],
                 "evaluator": self._evaluator,
                 "gpu": shop.gpu.name if shop and shop.gpu else None,
                 "pid": os.getpid(),
@@ -861,7 +861,7 @@ def openapi() -> dict[str, Json]:
             its = {"schema": {"$ref": f"#/components/schemas/{one.body.__name__}"}}
             said["requestBody"] = {"required": True, "content": {"application/json": its}}
         paths.setdefault(one.path, {})[one.method.lower()] = said
-    info = {"title": "kerneltune", "version": metadata.version("kerneltune")}
+    info = {"title": "kerneltune", "version": versions()["kerneltune"]}
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": schemas}}
 
 

@@ -22,7 +22,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
@@ -34,6 +33,7 @@ from kerneltune.agent.commands import Arch, RunsDir, Unsandboxed, begun_workers
 from kerneltune.agent.settings import Environment, Language, Settings, chosen_settings, environment
 from kerneltune.tools.schema.codec import Json, leads_within, one_line, plain
 from kerneltune.tools.schema.errors import KerneltuneError, Unfit, UsageError, is_shortage
+from kerneltune.tools.schema.verdict import versions
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -292,7 +292,7 @@ class AgentTools:
 
         return Server(
             "kerneltune",
-            version=version("kerneltune"),
+            version=versions()["kerneltune"],
             instructions=INSTRUCTIONS,
             on_list_tools=self._listed,
             on_call_tool=self._called,

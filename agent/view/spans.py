@@ -15,7 +15,6 @@ import queue
 import threading
 import time
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self
 
@@ -47,7 +46,7 @@ from kerneltune.agent.events import (
     Warned,
 )
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.verdict import Verdict
+from kerneltune.tools.schema.verdict import Verdict, versions
 
 _AGENT = "kerneltune"
 _END_S = 2.0  # that a run waits for its last spans
@@ -133,7 +132,7 @@ class RunSpans:
 
     def __init__(self, show: Emit, *, has_content: bool = False) -> None:
         logging.getLogger("opentelemetry").addHandler(_QUIET)
-        named = {"service.name": _AGENT, "service.version": version(_AGENT)}
+        named = {"service.name": _AGENT, "service.version": versions()[_AGENT]}
         provider = TracerProvider(
             resource=Resource.create(named).merge(OTELResourceDetector().detect()), shutdown_on_exit=False
         )

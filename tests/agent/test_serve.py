@@ -185,6 +185,23 @@ def test_a_client_improves_a_kernel_by_calls_and_its_session_is_a_run_like_any_o
         service.ask("DELETE", session)
 
 
+def test_a_checkout_that_is_not_installed_serves_and_says_so_in_the_place_of_its_version(tmp_path: Path) -> None:
+    packages, checkout = tmp_path / "packages", tmp_path / "checkout"
+    packages.mkdir()
+    checkout.mkdir()
+    (checkout / "kerneltune").symlink_to(ROOT / "kerneltune")
+    for part in Path(pytest.__file__).parent.parent.iterdir():
+        if "kerneltune" not in part.name and part.suffix != ".pth":
+            (packages / part.name).symlink_to(part)
+    cold = (COLD[0], "-S", *COLD[1:])  # without what is installed beside this interpreter
+    path = {"PYTHONPATH": f"{checkout}:{packages}"}
+    asked = subprocess.run([*cold, "--version"], cwd=tmp_path, env=env() | path, capture_output=True, text=True)
+    assert asked.stdout == "not installed\n"
+    with served(tmp_path, more_env=path, words=cold) as started:
+        assert started.ask("GET", "/health")["version"] == "not installed"
+        assert started.ask("GET", "/openapi.json")["info"]["version"] == "not installed"
+
+
 def test_events_are_those_of_the_record_and_go_on_after_the_last_that_was_seen(service: Served) -> None:
     begun = service.ask("POST", "/sessions", reference_code=REFERENCE)
     session = f"/sessions/{begun['session']}"

@@ -352,7 +352,7 @@ class _Place:
         """Know the next call like this one."""
         if len(self.known) >= 1000:
             self.known.clear()
-        kind, is_direct = args[0].device.type, known.backward is None and not known.lead
+        kind, is_direct = args[0].device.type, known.backward is None
         like = _Likeness(*args, *self.state, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         its = known._replace(
             is_like=like.check,
@@ -541,13 +541,13 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Keep for the backward what the forward was given."""
     tensors, state, ctx.entry, ctx.place = inputs
     ctx.count = len(tensors)
-    ctx.save_for_backward(*tensors, *state)
+    _save(ctx, (*tensors, *state))
 
 
 def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
     """Of the tensors and of the state, by the kernel that was verified for it."""
-    saved, place = ctx.saved_tensors, _places[ctx.place]
-    tensors, state = saved[: ctx.count], saved[ctx.count :]
+    saved, place = _saved(ctx), _places[ctx.place]
+    tensors, state = _as_verified(saved[: ctx.count], saved[ctx.count :], ctx.entry)
     number = _backward_of(place, ctx.entry, tensors, state)
     assert number is not None  # the forward has asked
     pairs = zip(gradients, _sized_outputs(tensors, ctx.entry), strict=True)
@@ -555,6 +555,30 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
     answers = _backward([*tensors, *_asked(all_given, ctx.entry)], [*state], number, place.number)
     found = [None if at is None else answers[at] for at in _answers_for(ctx.entry, number)]
     return found[: ctx.count], found[ctx.count :], None, None
+
+
+def _save(ctx: Any, tensors: Sequence[Tensor]) -> None:
+    ctx.shapes = [(t.shape, t.dtype, t.device) for t in tensors]
+    ctx.save_for_backward(*tensors)
+
+
+def _saved(ctx: Any) -> Sequence[Tensor]:
+    """What a forward was given, unless a hook gives back other tensors, of which the kernel would read too much."""
+    saved: Sequence[Tensor] = ctx.saved_tensors
+    for t, was in zip(saved, ctx.shapes, strict=True):
+        if (t.shape, t.dtype, t.device) != was:
+            raise RuntimeError(
+                f"{NAME}: a hook for saved tensors gave {t.dtype}{[*t.shape]} back for {was[1]}{[*was[0]]}"
+            )
+    return saved
+
+
+def _as_verified(tensors: Sequence[Tensor], state: Sequence[Tensor], number: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Both with the strides that an entry has for them: a hook for saved tensors may give back other ones."""
+    held = zip(state, VERIFIED[number].state.values(), strict=True)
+    return [_laid_out(*pair) for pair in zip(tensors, _INPUTS[number], strict=True)], [
+        _laid_out(*pair) for pair in held
+    ]
 
 
 def _asked(gradients: Sequence[Tensor], entry: int) -> list[Tensor]:
@@ -573,15 +597,21 @@ def _answers_for(entry: int, number: int) -> list[int | None]:
     return [*of_tensors, *[by_name.get(key) for key in VERIFIED[number].state]]
 
 
+_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", bool)  # None where there is no hook
+
+
 class _Eager(torch.autograd.Function):
     """What the operator does, where nothing else of torch must see it: without torch.library's layers, which take
     longer than many a kernel."""
 
     @staticmethod
     def forward(ctx: Any, place: _Place, known: "_Known", *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.place, ctx.known = place, known
-        ctx.save_for_backward(*tensors)
-        answers = known.answers(place, tensors[: len(known.folded)])
+        ctx.place, ctx.known, ctx.shapes = place, known, ()
+        if _hooks(True) is None:  # what is saved comes back as it is; to ask anew takes 9 us of a training step
+            ctx.save_for_backward(*tensors)
+        else:
+            _save(ctx, tensors)
+        answers = known.answers(place, tensors[: len(known.batched)])
         if known.number in _WITHOUT_GRADIENT:
             ctx.mark_non_differentiable(*[t for t in answers if t.dtype not in _HAS_GRADIENT])
         return tuple(answers)
@@ -593,20 +623,23 @@ class _Eager(torch.autograd.Function):
 
 
 def _eager_gradients(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-    place, known, saved = ctx.place, ctx.known, ctx.saved_tensors
-    count, number = len(known.folded), known.backward
+    place, known = ctx.place, ctx.known
+    saved = _saved(ctx) if ctx.shapes else ctx.saved_tensors
+    count, number = len(known.batched), known.backward
     tensors, state, extra = saved[:count], saved[count:], len(known.lead) - 1
     if known.lead:
-        tensors = [t.flatten(0, extra) if sizes else t for t, sizes in zip(tensors, known.folded, strict=True)]
+        tensors = [t.flatten(0, extra) if its else t for t, its in zip(tensors, known.batched, strict=True)]
         gradients = tuple([g.flatten(0, extra) for g in gradients])
+    if ctx.shapes:
+        tensors, state = _as_verified(tensors, state, known.number)
     given = [*tensors, *_asked(gradients, known.number)]
     if torch.compiler.is_compiling() or _is_watched():
         answers = _backward(given, [*state], number, place.number)
     else:
         answers = place.answer(number, _kept_promises(given, number), state, known.plain)
     found: list[Any] = [None if at is None else answers[at] for at in _answers_for(known.number, number)]
-    for at, sizes in enumerate(known.folded if known.lead else ()):
-        if sizes and found[at] is not None:
+    for at, its in enumerate(known.batched):
+        if its and found[at] is not None:
             found[at] = found[at].view_as(saved[at])
     return (None, None, *found)
 
@@ -678,6 +711,7 @@ _REASONS = {
     "device": f"the kernel was verified for {ARCH}, and the tensors are elsewhere",
     "alignment": f"a tensor's address is not a multiple of {_ALIGNMENTS} bytes",
     "slack": "the kernel may read behind the end of a tensor, and its storage ends before that",
+    "transform": "a transform of torch.func, such as vmap, sees each operator",
     "subclass": "a tensor is of a subclass of torch.Tensor",
     "backward": "gradients of these shapes, or of what is a buffer of the reference, were not verified",
     "autocast": "autocast changes the dtypes of what the reference returns",
@@ -742,7 +776,10 @@ def _match(place: _Place, inputs: Sequence[Any], state: Sequence[Tensor]) -> tup
         entry = VERIFIED[number]
         extra = _extra(entry, inputs)
         if _fits(entry.inputs, inputs, entry.lead, extra) and _fits(list(entry.state.values()), state, (), 0):
-            return number, extra
+            pairs = zip(_INPUTS[number], _tensors(inputs), strict=True)
+            leads = [t.shape[: extra + s.shape.count(None)] for s, t in pairs if None in s.shape]
+            if all([lead == leads[0] for lead in leads]):  # the reference would broadcast one over another, or raise
+                return number, extra
     return None
 
 
@@ -804,13 +841,19 @@ def _call(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: Mappi
     place.calls["kernel"] += 1  # as `answer` does, without five Python calls: 3 us
     if bound.given is not place.state:
         bound.give(place.state)
-    return bound.forward(*args)
+    if not known.lead:
+        return bound.forward(*args)
+    found = bound.forward(*map(_reinterpreted, args, *known.folded))
+    row = (found,) if type(found) is Tensor else found
+    return _FILL_OUTPUTS[known.number]([*map(_reinterpreted, row, *known.unfolded)])
 
 
 def _call_anew(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The answer to a call of which nothing is known."""
     if (inputs := _inputs(place, args, kwargs)) is None:
         return _by_reference(place, module, args, kwargs, "arguments")
+    if _is_transformed():
+        return _by_reference(place, module, args, kwargs, "transform")
     state = [_held(module, path) for path in place.paths.values()]
     if (found := _match(place, inputs, state)) is None:
         return _by_reference(place, module, args, kwargs, "shapes")
@@ -830,10 +873,8 @@ def _call_anew(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: 
     if torch.compiler.is_compiling() or _is_watched() or any([_is_foreign(t) for t in (*tensors, *state)]):
         answers = _operator(folded, state, number, place.number)
         return _filled(entry.outputs, iter([t.view(lead + t.shape[1:]) for t in answers] if extra else answers))
-    sizes = [(t.shape, t.stride()) if its else () for t, its in zip(folded, batched, strict=True)]
-    shapes = [(*lead, *shape[1:]) for _, shape in _sized_outputs(folded, number)] if extra else []
-    unfolded = [(shape, torch.empty(shape, device="meta").stride()) for shape in shapes]
-    known = _Known(number, backward, lead, sizes, unfolded, set())
+    whole = [torch.empty((*lead, *shape[1:]), device="meta") for _, shape in _sized_outputs(folded, number) if extra]
+    known = _Known(number, backward, lead, batched, _laid(folded), _laid(whole), set())
     slots = [_slot(module, path)[:2] for path in place.paths.values()]
     place.state = tuple(state)
     place.held = [(*slot, t, t.data_ptr()) for slot, t in zip(slots, state, strict=True)]
@@ -852,18 +893,24 @@ _Likeness: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 _reinterpreted: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", torch.as_strided)
 
 
+def _laid(tensors: Sequence[Tensor]) -> tuple[list[torch.Size], list[tuple[int, ...]]]:
+    return [t.shape for t in tensors], [t.stride() for t in tensors]
+
+
 class _Known(NamedTuple):
     """What was decided for a call. `number`: of the entry; `backward`: of that for its gradients, where they are
-    needed; `lead`: the dimensions that are folded into one; `folded`: shape and strides that the kernel is given then,
-    () for a tensor's own; `unfolded`: those of its answers; `plain`: entries whose answers are taken as they come.
+    needed; `lead`: the dimensions that are folded into one, of which tensors is in `batched`; `folded`: the shapes and
+    the strides that the kernel is given then; `unfolded`: those of its answers; `plain`: entries whose answers are
+    taken as they come.
     For the next call: `is_like`, `grad` and `autocast` say whether it is one like this; the forward of `bound` is all
     that it takes."""
 
     number: int
     backward: int | None
     lead: tuple[int, ...]
-    folded: Sequence[tuple[Sequence[int], ...]]
-    unfolded: Sequence[tuple[Sequence[int], ...]]
+    batched: Sequence[bool]
+    folded: tuple[Sequence[torch.Size], Sequence[tuple[int, ...]]]
+    unfolded: tuple[Sequence[torch.Size], Sequence[tuple[int, ...]]]
     plain: set[int]
     is_like: Callable[..., bool] = bool
     grad: bool = False
@@ -872,13 +919,10 @@ class _Known(NamedTuple):
 
     def answers(self, place: _Place, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """The kernel's, in the shapes of the reference's."""
-        if self.lead:
-            pairs = zip(tensors, self.folded, strict=True)
-            tensors = [_reinterpreted(t, *sizes) if sizes else t for t, sizes in pairs]
-        answers = place.answer(self.number, tensors, place.state, self.plain)
         if not self.lead:
-            return answers
-        return [_reinterpreted(t, *sizes) for t, sizes in zip(answers, self.unfolded, strict=True)]
+            return place.answer(self.number, tensors, place.state, self.plain)
+        tensors = [*map(_reinterpreted, tensors, *self.folded)]
+        return [*map(_reinterpreted, place.answer(self.number, tensors, place.state, self.plain), *self.unfolded)]
 
 
 def _answered(place: _Place, known: _Known, tensors: Sequence[Tensor]) -> Any:
@@ -917,7 +961,14 @@ def _known(place: _Place, module: nn.Module, args: tuple[Any, ...]) -> _Known | 
 
 def _is_watched() -> bool:
     """Whether a mode or a transform of torch sees each operator, and must see one for the kernel."""
-    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.maybe_current_level() is not None
+    return torch._C._len_torch_dispatch_stack() > 0 or _is_transformed()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_transformed() -> bool:
+    """Whether a transform of torch.func has the tensors, which then have no addresses. vmap has no rule for our
+    operator, and one that called the kernel for each element of the batch could be slower than the reference."""
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 def _held(module: nn.Module, path: str) -> Tensor:

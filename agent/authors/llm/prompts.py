@@ -94,7 +94,7 @@ class RunPrompts:
         self.topics = {name: topic for name, topic in TOPICS.items() if topic.language == language}
         self.experts = {
             sketch.name: sketch
-            for sketch in (*(ptx_experts(tracker.task.name) if language == "ptx" else ()), *experts(tracker.task))
+            for sketch in (*(ptx_experts(tracker.task) if language == "ptx" else ()), *experts(tracker.task))
         }
         known: Values = {
             "arch": arch,

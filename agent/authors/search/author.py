@@ -170,7 +170,7 @@ class OfflineAuthor:
         return self._sketches[task.sha256]
 
     def _lowered_and_experts(self, task: TaskSpec) -> list[Sketch]:
-        own_ptx = ptx_experts(task.name) if self._as_ptx else []
+        own_ptx = ptx_experts(task) if self._as_ptx else []
         others = experts(task)
         made = self._inductor(task, alone=not own_ptx and not others)
         variants = [sketch for sketch in made if sketch.name in _VARIANTS]

@@ -174,6 +174,34 @@ def test_what_was_not_verified_goes_to_the_original_with_one_warning(op: ModuleT
     assert op.calls(norm) == {"": {"kernel": 1, "reference": 2}}
 
 
+def test_inputs_of_which_one_is_broadcast_over_the_other_are_the_original_s(tmp_path: Path) -> None:
+    gated = """
+import torch, torch.nn as nn
+ROWS = 6
+CASES = [{"name": "one", "ROWS": 1, "cpu": True}, {"name": "more", "ROWS": 20, "cpu": True}]
+class Model(nn.Module):
+    def forward(self, gate, up): return nn.functional.silu(gate) * up
+def get_inputs(): return [torch.randn(ROWS, 8), torch.randn(ROWS, 8)]
+"""
+    kernel = (
+        gated.partition("CASES")[0]
+        + """
+class ModelNew(nn.Module):
+    def forward(self, gate, up): return nn.functional.silu(gate) * up[: len(gate)]  # as many rows as the gate has
+"""
+    )
+    op = file_of(tmp_path, gated, kernel, "gated")
+    model = op.ModelNew()
+    gate, up = torch.randn(6, 8), torch.randn(6, 8)
+    with pytest.warns(UserWarning, match="were not verified"):
+        torch.testing.assert_close(model(gate[:1], up), nn.functional.silu(gate[:1]) * up)
+    for a, b in ((gate, up), (gate[None, :1], up[None]), (gate.view(2, 3, 8), up.view(2, 3, 8))):
+        torch.testing.assert_close(model(a, b), nn.functional.silu(a) * b)
+    with pytest.raises(RuntimeError, match="must match the size"):
+        model(gate[:5], up)
+    assert op.calls(model)[""] == {"kernel": 2, "reference": 3}
+
+
 def test_another_gpu_or_none_is_the_reference_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET")
     op = file_of(tmp_path, NORM, NORM_KERNEL)
@@ -453,6 +481,34 @@ def test_what_is_folded_for_a_kernel_has_gradients_and_answers_that_can_be_chang
     assert op.calls(norm)[""] == {"kernel": 3, "gradients": 3}
 
 
+@pytest.mark.parametrize("shape", [(6, 8), (2, 3, 8)], ids=["flat", "folded"])
+def test_gradients_are_right_for_what_a_hook_for_saved_tensors_laid_out_anew_and_refused_for_other_values(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    reads_memory = "        x = x.as_strided(x.shape, (x.shape[1], 1))\n        wide, g ="  # as a kernel does
+    op = with_gradients(tmp_path, NORM, NORM_GRADIENTS.replace("        wide, g =", reads_memory))
+    norm = Norm()
+    plain = copy.deepcopy(norm)
+    op.patch(norm)
+
+    def gradient(model: nn.Module, unpack: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        x = torch.linspace(-1, 1, 48).reshape(shape).requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), unpack):
+            answer = model(x)
+        return torch.autograd.grad(answer.square().sum(), x)[0]
+
+    def columns_first(t: torch.Tensor) -> torch.Tensor:
+        return t.reshape(-1, t.shape[-1]).t().contiguous().t().view(t.shape)
+
+    with torch.enable_grad():
+        for _ in range(2):  # decided, then remembered
+            torch.testing.assert_close(gradient(norm, columns_first), gradient(plain, lambda t: t))
+        for changed in (lambda t: t.double(), lambda t: t[:1]):
+            with pytest.raises(RuntimeError, match="a hook for saved tensors gave"):
+                gradient(norm, changed)
+    assert op.calls(norm)[""]["gradients"] == 2
+
+
 def test_a_call_like_an_earlier_one_is_seen_by_modes(op: ModuleType) -> None:
     norm, x = Norm().eval(), torch.randn(12, 8)
     op.patch(norm)
@@ -464,6 +520,32 @@ def test_a_call_like_an_earlier_one_is_seen_by_modes(op: ModuleType) -> None:
     assert op.calls(norm)[""] == {"kernel": 2}
     with torch.inference_mode():
         torch.testing.assert_close(norm(x.clone()), wanted)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch 2.13 within jvp
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_under_a_transform_of_torch_func_the_original_answers_with_one_warning(tmp_path: Path, compiled: bool) -> None:
+    torch.compiler.reset()
+    op, norm, x = with_gradients(tmp_path, NORM, NORM_GRADIENTS), Norm().eval(), torch.randn(3, 6, 8)
+    plain = copy.deepcopy(norm)
+    op.patch(norm)
+    norm(x[0])  # a call like those of each element of the batch
+    transforms: list[Callable[[Callable[..., Any]], Any]] = [
+        lambda call: torch.vmap(call)(x),
+        lambda call: torch.vmap(torch.func.grad(lambda one: call(one).square().sum()))(x),
+        lambda call: torch.func.grad(lambda some: torch.vmap(call)(some).square().sum())(x),
+        lambda call: torch.func.jvp(call, (x[0],), (x[1],))[1],
+    ]
+
+    def compare() -> None:
+        for transform in transforms:
+            apply = torch.compile(transform, backend="aot_eager", fullgraph=True) if compiled else transform
+            torch.testing.assert_close(apply(norm), transform(plain))
+
+    with torch.enable_grad(), pytest.warns(UserWarning, match="a transform of torch.func") as told:
+        compare()
+    assert len([one for one in told if "the reference runs" in str(one.message)]) == 1
+    assert op.calls(norm)[""]["kernel"] == 1
 
 
 def test_an_answer_is_nobody_else_s_memory(tmp_path: Path) -> None:
@@ -709,7 +791,7 @@ PTX = r"""
 def test_a_kernel_in_ptx_brings_its_loader_which_fills_in_and_assembles_what_the_judge_did(tmp_path: Path) -> None:
     task = described(find_task("rms_norm"))
     assert task
-    (sketch, *_) = ptx_experts("rms_norm")
+    (sketch, *_) = ptx_experts(task)
     path = tmp_path / "rms_norm_op.py"
     path.write_text(
         packaged([VerifiedKernel(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n")
@@ -732,9 +814,9 @@ def test_a_launch_of_ptx_gives_the_driver_the_words_that_the_kernel_takes(
 ) -> None:
     """With a recorder in the place of the driver, which is opened once."""
     path = tmp_path / "rms_norm_op.py"
-    (sketch, *_) = ptx_experts("rms_norm")
     task = described(find_task("rms_norm"))
     assert task
+    (sketch, *_) = ptx_experts(task)
     path.write_text(
         packaged([VerifiedKernel(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n")
     )
@@ -778,7 +860,7 @@ def test_on_a_gpu_it_answers_in_eager_compiled_and_captured_calls_and_chooses_on
     torch.compiler.reset()
     task = described(find_task("rms_norm"))
     assert task
-    (sketch, *_) = ptx_experts(task.name) if language == "ptx" else experts(task)
+    (sketch, *_) = ptx_experts(task) if language == "ptx" else experts(task)
     (tmp_path / "rms_op.py").write_text(
         packaged([VerifiedKernel(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n")
     )

@@ -9,8 +9,8 @@ A file's first comments say for which tasks it is and what may be searched:
     # fits: ... where x: R C, weight: C       only for these shapes (a letter a size, `...` leading ones)
     # gradients: x, weight = f(gradient, x, weight) of FORMULA        for a task of `--backward` whose forward computes
                                         that: what to call, and the operands whose gradients it returns, in their order
-    # task: NAME = call                  for a built-in task whose forward is no formula; of its
-                                        gradients, NAME_backward_task
+    # task: NAME = call                  for a built-in task whose forward is no formula, under whatever name: for
+                                        copies of its Model; of its gradients, NAME_backward_task
     # takes: torch.mm            library calls whose places functions `split_mm` take in what TorchInductor writes
     # search: NUM_WARPS = 1 2 4 8        values of a `NAME = value` line that are worth trying
 
@@ -21,15 +21,25 @@ In `ptx/` are complete candidates in PTX, each for the built-in task of its name
 kernels, so a judge that times finds the best of them.
 """
 
+import functools
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kerneltune.agent.authors.search.model_source import Fit, TaskFormula, fits_of, with_forward
+from kerneltune.agent.authors.search.model_source import (
+    Fit,
+    TaskFormula,
+    essence,
+    fits_of,
+    gradients_model,
+    with_forward,
+)
 from kerneltune.agent.authors.search.neighbours import CannotLower, Sketch
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.task.load import find_task
 
 _HERE = Path(__file__).parent
 
@@ -57,9 +67,9 @@ def _functions(name: str) -> Sketch:
     return _parameters(name, *(_HERE / f"{name}.py").read_text().split('"""', 2))
 
 
-def ptx_experts(task: str) -> list[Sketch]:
+def ptx_experts(task: TaskSpec) -> list[Sketch]:
     """The expert PTX candidates for a built-in task; none for other tasks."""
-    files = [path for path in (_HERE / "ptx").glob("*.py") if path.stem == task]
+    files = [p for p in (_HERE / "ptx").glob("*.py") if p.stem != "__init__" and _is_builtin(task.source, p.stem)]
     return [_ptx_sketch(path.stem, path.read_text()) for path in files]
 
 
@@ -106,15 +116,28 @@ def _order(text: str) -> int:
 
 def _sketch(path: Path, seen: TaskFormula | None, task: TaskSpec) -> Sketch | None:
     head, about, text = path.read_text().split('"""', 2)
-    named = dict(_tagged(head, r"task: (\w+) = (.*)"))
-    call = named.get(task.name) or next((call for fit in _fits(head) if seen and (call := seen.call(fit))), None)
-    if call is None:
+    named = (call for name, call in _tagged(head, r"task: (\w+) = (.*)") if _is_builtin(task.source, name))
+    fitting = (call for fit in _fits(head) if seen and (call := seen.call(fit)))
+    if (call := next(itertools.chain(named, fitting), None)) is None:
         return None
     try:
         source = with_forward(f'"""{about}"""', text, task.source, call)
     except CannotLower:
         return None
     return replace(_parameters(path.stem, head, about, text), source=source)
+
+
+@functools.lru_cache(4096)
+def _is_builtin(source: str, name: str) -> bool:
+    """Whether a task file, under whatever name and at whatever sizes, is a built-in task, or the gradients of one where
+    the name is NAME_backward_task."""
+    builtin = name.removesuffix("_backward_task")
+    try:
+        of_gradients = gradients_model(source)
+        text = of_gradients.forward if of_gradients else source
+        return (of_gradients is None) == (builtin == name) and essence(text) == essence(find_task(builtin).source)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
 
 
 def _parameters(name: str, head: str, about: str, text: str) -> Sketch:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.authors.search.experts import experts
+from kerneltune.agent.authors.search.experts import experts, ptx_experts
 from kerneltune.agent.authors.search.neighbours import Sketch
 from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
-from kerneltune.tools.task.load import builtin_names, read_task
+from kerneltune.tools.task.load import builtin_names, described, find_task, read_task
 from kerneltune.tools.task.write import backward_source
 from tests.agent.authors.search.offline_bench import run
 
@@ -25,7 +25,7 @@ GRADIENTS = {
     "bias_gelu_backward": ("gelu_bias",),
     "softmax_gradient": ("softmax",),
     "rope_backward": ("rope", "rope_of_one_head"),
-    "depthwise_conv_backward": ("causal_conv1d_backward_task",),  # its forward is no formula, so the name counts
+    "depthwise_conv_backward": ("causal_conv1d",),
     "log_softmax_backward": ("log_softmax", "cross_entropy", "long_log_softmax", "long_cross_entropy"),
 }
 # take the places of library calls: see test_offline_products, and "recurrent" in test_offline_odd_tasks
@@ -189,7 +189,7 @@ def test_experts_for_gradients_compute_those_of_autograd(tmp_path: Path) -> None
     }
     for name in (name for names in GRADIENTS.values() for name in names):
         path = tmp_path / f"{name}.py"
-        builtin = ROOT / "tools" / "tasks" / f"{name.removesuffix('_backward_task')}.py"
+        builtin = ROOT / "tools" / "tasks" / f"{name}.py"
         # in bfloat16 autograd's sums down columns are off by 1 % with some numbers of threads
         path.write_text(forwards.get(name) or builtin.read_text().replace('DTYPE = "bfloat16"', 'DTYPE = "float32"'))
         path.write_text(backward_source(describe(read_task(path)), path.read_text()))
@@ -554,6 +554,27 @@ def test_defaults_of_forward_are_kept_and_annotations_are_not() -> None:
         replace(task, source=task.source.replace("(self, x)", "(self, x: torch.Tensor, scale: 'Any' = 2)"))
     )
     assert "def forward(self, x, scale=2):" in found.source
+
+
+def test_experts_for_a_built_in_task_are_for_what_it_computes_not_for_what_its_file_is_called() -> None:
+    spec = described(find_task("rms_norm_backward"))
+    assert spec
+
+    def found(name: str, source: str) -> set[str]:
+        task = replace(spec, name=name, source=source)
+        return {sketch.name for sketch in (*experts(task), *ptx_experts(task))}
+
+    builtin = find_task("rms_norm_backward").source
+    at_other_sizes = builtin.replace("COLS = 4096", "COLS = 512  # ours").replace('"""n = x / r', '"""Ours: n = x / r')
+    other = builtin.replace("self.weight", "self.gain")
+    assert found("mine", at_other_sizes) == {"row_backward"}
+    assert found("rms_norm_backward", other) == set()
+    for name in ("softmax", "swiglu", "rms_norm"):
+        assert f"ptx_{name}" in found("mine", find_task(name).source)
+        assert found(name, other) == set()
+    fp8 = find_task("quantize_fp8").source
+    assert found("mine", fp8) == {"quantize_rows"}
+    assert found("quantize_fp8", fp8.replace("LARGEST = ", "LARGEST = 0.5 * ")) == set()
 
 
 def test_a_file_that_is_no_python_gets_no_expert() -> None:

@@ -19,6 +19,8 @@ from kerneltune.tools.languages.ptx.loader import PtxLaunch, entry_of
 from kerneltune.tools.languages.ptx.sim.launch import run
 from kerneltune.tools.languages.triton.ttir.memory import Pointer
 from kerneltune.tools.schema.messages import Lowered, Program
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.task.load import described, find_task
 from tests.agent.shell import optimize
 
 TASKS = ("softmax", "rms_norm", "swiglu")
@@ -59,9 +61,16 @@ class Launches:
         return 0
 
 
+def spec_of(task: str) -> TaskSpec:
+    """A built-in task."""
+    found = described(find_task(task))
+    assert found
+    return found
+
+
 def scope_of(task: str) -> dict[str, Any]:
     scope: dict[str, Any] = {}
-    (sketch,) = ptx_experts(task)
+    (sketch,) = ptx_experts(spec_of(task))
     exec(compile(sketch.source, task, "exec"), scope)  # our own file
     return scope
 
@@ -119,7 +128,7 @@ def test_a_view_that_begins_off_a_boundary_gets_narrower_accesses(launches: Laun
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("task", TASKS)
 def test_it_is_right_on_all_small_cases(task: str) -> None:
-    (sketch,) = ptx_experts(task)
+    (sketch,) = ptx_experts(spec_of(task))
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "expert.py").write_text(sketch.source)
         done = optimize("bench", "expert.py", "--task", task, "--plain", cwd=Path(folder), timeout_s=240)
@@ -128,7 +137,7 @@ def test_it_is_right_on_all_small_cases(task: str) -> None:
 
 
 def test_other_tasks_have_none() -> None:
-    assert ptx_experts("matmul_bias_relu") == []
+    assert ptx_experts(spec_of("matmul_bias_relu")) == []
 
 
 def _reference(task: str, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
