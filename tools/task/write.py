@@ -857,14 +857,17 @@ class _SeenInputs:
         kept = {name for sizes, name in self._names.items() if sizes[0] in self._asked_for()}
         free = [name for name in self._names.values() if name not in bound and name not in kept]
         held = {name: sizes[0] for sizes, name in self._names.items() if name in bound and name not in kept}
-        smaller = {
-            name: _smaller(sizes[0], free.index(name), self._taken_apart.get(name, 1))
-            for sizes, name in self._names.items()
-            if name in free
-        }
-        divisor = 1
-        while self._elements(smaller, held, divisor) > _SMALL_ELEMENTS and _can_halve(held.values(), divisor):
-            divisor *= 2
+        for most in _RUNGS:
+            smaller = {
+                name: _smaller(min(sizes[0], most), free.index(name), self._taken_apart.get(name, 1))
+                for sizes, name in self._names.items()
+                if name in free
+            }
+            divisor = 1
+            while self._elements(smaller, held, divisor) > _SMALL_ELEMENTS and _can_halve(held.values(), divisor):
+                divisor *= 2
+            if self._elements(smaller, held, divisor) <= 2 * _SMALL_ELEMENTS:
+                break
         smaller |= {name: (size // divisor,) * 3 for name, size in held.items()}
         found = [Size(name, sizes[0], *smaller.get(name, ())) for sizes, name in self._names.items()]
         known = {size.name for size in found}
@@ -929,6 +932,9 @@ def _can_halve(sizes: Collection[int], divisor: int) -> bool:
 
 # none is 1: what compilers make of a size of 1 says nothing about others
 _LADDER = ((512, (257, 65, 193)), (64, (33, 17, 37)), (8, (5, 3, 7)), (0, (3, 2, 5)))
+# As what sizes are taken, one after the other, while a small case is too large for the interpreter: of three inputs of
+# 4,096 columns, which a default of the constructor keeps, 257 rows took 11 s of processor time an attempt to judge
+_RUNGS = (1 << 62, 511, 63)
 
 
 def _smaller(size: int, place: int, of: int) -> tuple[int, int, int]:

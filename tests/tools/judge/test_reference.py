@@ -87,6 +87,18 @@ def test_a_constructor_that_reads_values_is_described(tmp_path: Path) -> None:
     assert shapes_of(main.outputs) == ([3, 4], "float32")
 
 
+def test_a_constructor_that_converts_its_module_is_described_without_its_tensors(tmp_path: Path) -> None:
+    """As every file of `optimize init` does; its reference was run at the timed size, here of two terabytes."""
+    source = model("x: return x * self.weight", "[torch.randn(1 << 22, 1 << 18).to(torch.bfloat16)]")
+    made = (
+        "def __init__(self):\n        super().__init__()\n"
+        "        self.weight = nn.Parameter(torch.ones(1 << 18))\n        self.to(torch.bfloat16)\n"
+    )
+    main = describe(task_of(tmp_path, source.replace("    def forward", f"    {made}    def forward"))).main
+    assert shapes_of(main.outputs) == ([1 << 22, 1 << 18], "bfloat16")
+    assert main.state["weight"].dtype == "bfloat16"
+
+
 def test_described_steps_cost_what_all_of_them_cost(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(

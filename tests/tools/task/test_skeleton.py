@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.task.load import read_task
 from kerneltune.tools.task.write import (
@@ -414,6 +415,17 @@ def test_a_default_of_the_constructor_says_how_wide_the_input_is_in_every_case(
     source = module(f"def __init__(self, {init}):\n    super().__init__()\ndef forward(self, x):\n    {body}")
     assert len(answer(made("M", tmp_path, source)).shape) == len(shape)
     assert answer(made("M", tmp_path, source)).shape[-1] == shape[-1]
+
+
+def test_rows_that_a_default_makes_wide_are_few_in_small_cases(tmp_path: Path) -> None:
+    source = module(
+        "def __init__(self, width: int = 4096):\n    super().__init__()\n"
+        "def forward(self, x, residual, gate):\n    return x"
+    )
+    made("M", tmp_path, source)
+    task = describe(read_task(tmp_path / "M_task.py"))
+    rows = [case.inputs[0]["$tensor"]["shape"] for case in task.cases]
+    assert rows == [[8192, 4096], [33, 4096], [17, 4096], [37, 4096]]  # of 257 an attempt took 11 s to judge
 
 
 def test_shapes_and_dtype_that_are_told_are_taken_and_the_other_tensors_follow(tmp_path: Path) -> None:
