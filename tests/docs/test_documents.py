@@ -16,7 +16,7 @@ ON_A_GPU = sorted(n for n, d in DOCUMENTS.items() if any(b.needs == "gpu" for b 
 PROGRAMS = re.compile(r"^(?:optimize|make|pytest|python -m (?:kerneltune|tests|benchmarks)\S*|\.ci/run)(?: |$)")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", WITH_COMMANDS)
 def test_a_reader_without_a_gpu_sees_what_the_document_says(stranger: Stranger, name: str) -> None:
     tell(stranger.follow(name)[1])
