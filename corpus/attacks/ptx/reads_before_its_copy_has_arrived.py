@@ -1,4 +1,4 @@
-"""PTX that reads a box before its barrier says that the copy is there: what was there before may be the right answer."""
+"""PTX that reads a box before its barrier says that it is there: what was there before may be the right answer."""
 
 import torch
 from torch import nn
