@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Annotated, Any, Literal, get_args
 
 from cyclopts import App, CoercionError, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
@@ -287,9 +288,17 @@ def interrupt_again(dropped: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(dropped)
 
 
+def as_ctrl_c(_number: int, frame: FrameType | None) -> None:
+    """Do what Ctrl-C does just now: asyncio cancels its main task then. An exception in the middle of one of its
+    callbacks left, at times, a coroutine that nobody waited for, of which asyncio printed pages. Where Ctrl-C is
+    ignored, as in what a shell started in the background, raise KeyboardInterrupt."""
+    ours = signal.getsignal(signal.SIGINT)
+    (ours if callable(ours) else signal.default_int_handler)(signal.SIGINT, frame)
+
+
 def main() -> None:
     """Entry point of the console script. SIGTERM ends a run as Ctrl-C does: all stored, the screen restored."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, as_ctrl_c)
     sys.unraisablehook = interrupt_again
     is_run = any(word.startswith(("--task", "--resume")) for word in sys.argv[1:] if sys.argv[1].startswith("-"))
     if_interrupted = _GO_ON if is_run else "interrupted"
