@@ -130,6 +130,11 @@ def described_rank(kind: str) -> int:
     return found[1].count(",") + 1 if found else 0
 
 
+def is_descriptor(value: Any) -> bool:
+    """Whether an argument that host code launches with is a TensorDescriptor, Triton's or Gluon's."""
+    return hasattr(value, "block_shape") and hasattr(value, "base")
+
+
 @dataclass(frozen=True)
 class ArgEffect:
     """What a kernel may do to the memory behind one of its arguments."""

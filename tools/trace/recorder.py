@@ -46,6 +46,7 @@ from kerneltune.tools.schema.plan import (
     TensorRef,
     fill_of,
     is_allowed,
+    is_descriptor,
     is_library,
 )
 from kerneltune.tools.schema.task import extent
@@ -372,7 +373,7 @@ def _described(value: Any, tape: Tape) -> TensorRef:
 
 
 def _argument(value: Any, kind: str, tape: Tape) -> LaunchArg:
-    if hasattr(value, "block_shape") and hasattr(value, "base"):
+    if is_descriptor(value):
         if getattr(value, "round_f32_to_tf32", False):
             raise Refused(
                 "a tensor descriptor with round_f32_to_tf32=True: a launch plan cannot say that its loads round; leave "

@@ -11,8 +11,9 @@ import torch
 from kerneltune.tools.backends.cuda import driver
 from kerneltune.tools.languages.base import language
 from kerneltune.tools.languages.ptx.assemble import assemble
-from kerneltune.tools.languages.ptx.loader import PtxLaunch, described, encodings
+from kerneltune.tools.languages.ptx.loader import PtxLaunch, encodings
 from kerneltune.tools.schema.messages import Lowered, Program
+from kerneltune.tools.schema.plan import is_descriptor
 
 
 class GpuPtxLauncher:
@@ -57,7 +58,7 @@ class GpuPtxLauncher:
 
 
 def _value(argument: Any) -> driver.Value:
-    if described(argument):
+    if is_descriptor(argument):
         shape, strides = tuple(argument.shape), tuple(argument.strides)
         address, block = argument.base.data_ptr(), tuple(argument.block_shape)
         return driver.DeviceDescriptor(address, shape, strides, block, argument.padding)
@@ -66,7 +67,7 @@ def _value(argument: Any) -> driver.Value:
 
 
 def _shape(argument: Any) -> object:
-    if described(argument):
+    if is_descriptor(argument):
         return argument.base.dtype, tuple(argument.shape), tuple(argument.block_shape)
     return (argument.dtype, tuple(argument.shape)) if isinstance(argument, torch.Tensor) else argument
 

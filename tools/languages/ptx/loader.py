@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined, Template, TemplateError
 from kerneltune.tools.languages.ptx.ir import Function, Module, PtxError, Variable, line_of, parse
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.messages import Lowered, Program
-from kerneltune.tools.schema.plan import described_rank
+from kerneltune.tools.schema.plan import described_rank, is_descriptor
 
 # ---
 # Which candidates hold texts for it. Pure.
@@ -82,7 +82,7 @@ def entry_of(module: Module, name: str | None) -> Function:
 
 def bind(entry: Function, values: Sequence[Any]) -> tuple[str, ...]:
     """Return the type name of each value. Raises PtxLaunchError."""
-    known = [_type_of_described(value) if described(value) else "" for value in values]
+    known = [_type_of_described(value) if is_descriptor(value) else "" for value in values]
     widths = [len(parts) for parts in parameters_of(known)]
     if sum(widths) != len(entry.params):
         declared = ", ".join(f".{p.type} {p.name}" for p in entry.params)
@@ -178,14 +178,9 @@ _DESCRIBED = (
 )
 
 
-def described(value: Any) -> bool:
-    """Whether an argument is a tensor's descriptor."""
-    return hasattr(value, "block_shape") and hasattr(value, "base")
-
-
 def encodings(values: Sequence[Any]) -> list[Json]:
     """How the tensor map of each descriptor among the values is encoded, as plans keep it. Raises PtxLaunchError."""
-    return [_encoding(value) for value in values if described(value)]
+    return [_encoding(value) for value in values if is_descriptor(value)]
 
 
 def _type_of_described(value: Any) -> str:
