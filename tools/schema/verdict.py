@@ -8,6 +8,7 @@ Some of the words come out of a jail: `detail`, names of kernels, labels of vari
 every one of them passes, so that whatever a verdict says can be stored and shown.
 """
 
+import functools
 import hashlib
 import math
 import platform
@@ -486,6 +487,7 @@ def versions() -> dict[str, str]:
     return found | {"python": platform.python_version(), "platform": platform.platform(terse=True)}
 
 
+@functools.cache  # a service is asked for its health again and again, and reads no file for it
 def version_of(name: str) -> str | None:
     """The version of an installed package; None where it is not installed."""
     from importlib import metadata  # 30 ms, which a command that only shows has no use for

@@ -5,6 +5,7 @@ Copying the constructor keeps names and shapes of all parameters, random draws i
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -517,21 +518,23 @@ def gradients_model(source: str) -> GradientsModel | None:
     return GradientsModel(ast.unparse(rest), [a.arg for a in forward.args.args][1:], primals)
 
 
-def essence(source: str) -> set[str]:
+@functools.lru_cache(512)  # of a task and of each built-in one, for each expert that names one
+def essence(source: str) -> frozenset[str]:
     """What a task's Model is: its constructor, what its forward computes, and the constants and functions that this
     needs. The same for a copy of the file with other inputs, cases and words. Raises SyntaxError."""
     tree = ast.parse(source)
     model = _model(tree)
     forward = _method(model, "forward") if model else None
     if model is None or forward is None:
-        return set()
+        return frozenset()
     found = formula(source, {})
     value, arguments = found or (forward, [])
     definitions = _definitions(tree)
     needed = [n for part in (value, *model.bases) for name in _reachable(part, definitions) for n in definitions[name]]
     own = [n for n in model.body if n is not forward and not (n is model.body[0] and ast.get_docstring(model))]
     computed = f"{', '.join(arguments)}: {ast.unparse(value)}"
-    return {computed, *(ast.unparse(n) for n in (*own, *needed) if not isinstance(n, ast.Import | ast.ImportFrom))}
+    said = (ast.unparse(n) for n in (*own, *needed) if not isinstance(n, ast.Import | ast.ImportFrom))
+    return frozenset([computed, *said])
 
 
 class _Within(ast.NodeTransformer):
