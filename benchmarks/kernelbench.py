@@ -178,12 +178,17 @@ def _origins(lines: Mapping[str, Line]) -> Iterator[str]:
     """Of which build, GPU and day the lines are."""
     yield _row(["build", "GPU", "day", "tried", "right"])
     yield _row(["---"] * 5)
-    found = [
-        (line.get("build") or "unknown", line.get("gpu") or "none", line.get("at", "unknown")[:10], line["stage"])
-        for line in lines.values()
-    ]
-    for origin, tried in sorted(Counter(each[:3] for each in found).items()):
-        yield _row([*origin, str(tried), str(sum(each[:3] == origin and each[3] in RIGHT for each in found))])
+    tried, right = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for line in lines.values():
+        origin: tuple[str, ...] = (
+            line.get("build") or "unknown",
+            line.get("gpu") or "none",
+            line.get("at", "unknown")[:10],
+        )
+        tried[origin] += 1
+        right[origin] += line["stage"] in RIGHT
+    for origin, count in sorted(tried.items()):
+        yield _row([*origin, str(count), str(right[origin])])
 
 
 def best_of(line: Line) -> Line | None:

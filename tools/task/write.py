@@ -857,9 +857,11 @@ class _SeenInputs:
         kept = {name for sizes, name in self._names.items() if sizes[0] in self._asked_for()}
         free = [name for name in self._names.values() if name not in bound and name not in kept]
         held = {name: sizes[0] for sizes, name in self._names.items() if name in bound and name not in kept}
-        for most in _RUNGS:
+        # without the upper rungs where a small case is too large for the interpreter: of three inputs of 4,096 columns,
+        # which a default of the constructor keeps, 257 rows took 11 s of processor time an attempt to judge
+        for ladder in (_LADDER, _LADDER[1:], _LADDER[2:]):
             smaller = {
-                name: _smaller(min(sizes[0], most), free.index(name), self._taken_apart.get(name, 1))
+                name: _smaller(sizes[0], free.index(name), self._taken_apart.get(name, 1), ladder)
                 for sizes, name in self._names.items()
                 if name in free
             }
@@ -931,16 +933,14 @@ def _can_halve(sizes: Collection[int], divisor: int) -> bool:
 
 
 # none is 1: what compilers make of a size of 1 says nothing about others
-_LADDER = ((512, (257, 65, 193)), (64, (33, 17, 37)), (8, (5, 3, 7)), (0, (3, 2, 5)))
-# As what sizes are taken, one after the other, while a small case is too large for the interpreter: of three inputs of
-# 4,096 columns, which a default of the constructor keeps, 257 rows took 11 s of processor time an attempt to judge
-_RUNGS = (1 << 62, 511, 63)
+_Rung = tuple[int, tuple[int, int, int]]
+_LADDER: tuple[_Rung, ...] = ((512, (257, 65, 193)), (64, (33, 17, 37)), (8, (5, 3, 7)), (0, (3, 2, 5)))
 
 
-def _smaller(size: int, place: int, of: int) -> tuple[int, int, int]:
+def _smaller(size: int, place: int, of: int, ladder: Sequence[_Rung]) -> tuple[int, int, int]:
     """Three small sizes, none of which a kernel for multiples of something can rely on; others at other places. Each is
     odd times `of` where that is more than 1."""
-    least, small = next((least, small) for least, small in _LADDER if size >= least)
+    least, small = next((least, small) for least, small in ladder if size >= least)
     a, b, c = small if least <= 8 else (small[0] + 2 * place, small[1] + 2 * place, small[2] + 2 * place)
     return (a, b, c) if of == 1 else (of * (a // of | 1), of * (b // of | 1), of * (c // of | 1))
 
