@@ -86,7 +86,7 @@ def test_the_next_ones_are_compiled_while_one_is_judged() -> None:
     begun: list[str] = []
     fifth = threading.Event()  # proposed when the first is judged, and so compiled while the second is
 
-    class FirstWords(SlowUpdater):
+    class SignallingUpdater(SlowUpdater):
         def update(self, source: str, told: object = None) -> Update:
             begun.append(source)
             if len(begun) == 5:
@@ -98,7 +98,7 @@ def test_the_next_ones_are_compiled_while_one_is_judged() -> None:
             assert update.trace_s != 2 or fifth.wait(30)
             return super().bench(update, tier)
 
-    tools = Evaluator(FirstWords(), PatientBench(), "timing")  # type: ignore[arg-type]
+    tools = Evaluator(SignallingUpdater(), PatientBench(), "timing")  # type: ignore[arg-type]
     bench = AttemptTracker("r", TASK, tools, Log())
     assert optimize(Run(bench, ListAuthor([f"{n} 0" for n in range(1, 11)]), Limits(10), 4)) == "attempts"
     assert fifth.is_set()

@@ -101,7 +101,7 @@ def test_candidates_are_taken_only_when_there_is_room() -> None:
 def test_tracing_goes_on_while_the_bench_works() -> None:
     third = threading.Event()  # is traced when the bench has the first
 
-    class FirstWords(SleepingUpdater):
+    class SignallingUpdater(SleepingUpdater):
         def update(self, source: str, told: object = None) -> Update:
             if source == "0.03":
                 third.set()
@@ -112,7 +112,8 @@ def test_tracing_goes_on_while_the_bench_works() -> None:
             assert third.wait(30)
             return super().bench(update, tier)
 
-    assert len(list(judge_all(tools(FirstWords(), PatientBench()), candidates("0.01", "0.02", "0.03"), width=2))) == 3
+    found = list(judge_all(tools(SignallingUpdater(), PatientBench()), candidates("0.01", "0.02", "0.03"), width=2))
+    assert len(found) == 3
 
 
 def test_what_is_no_text_is_rejected_untraced() -> None:

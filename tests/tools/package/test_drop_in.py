@@ -898,7 +898,7 @@ def test_a_kernel_in_cuda_c_is_refused_for_it_needs_its_compiler_wherever_it_run
         packaged([VerifiedKernel(task, kernel.read_text())], arch="sm_90", header="")
 
 
-@pytest.mark.parametrize("name", ["ptx_boxes_by_tensor_maps", "ptx_split_product"])
+@pytest.mark.parametrize("name", ["ptx_boxes_by_tensor_maps", "ptx_split_product", "ptx_attention"])
 def test_ptx_that_takes_tensor_maps_is_refused_for_a_packaged_file_makes_none(name: str) -> None:
     kernel = Path(__file__).resolve().parents[3] / f"corpus/honest/{name}.py"
     task = described(find_task("softmax"))
