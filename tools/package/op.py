@@ -11,6 +11,7 @@ import copy
 import fnmatch
 import functools
 import inspect
+import itertools
 import linecache
 import operator
 import os
@@ -465,11 +466,12 @@ class _InSight:
 
 
 class _Launches:
-    """In the place of a Triton kernel: launches nothing, and keeps the numbers that Inductor would give it as float64,
-    where a launch gives float32; it does so with Python's floats."""
+    """In the place of a Triton kernel: launches nothing, and keeps in `amiss` what a compiled graph makes something
+    else of. Numbers that Inductor would give it as float64, where a launch gives float32; it does so with Python's
+    floats. And tensors that share elements: of those that may be written each gets a copy there, the last one stays."""
 
-    def __init__(self, kernel: Any, floats: list[float]) -> None:
-        self._kernel, self._floats = kernel, floats
+    def __init__(self, kernel: Any, amiss: list[Any]) -> None:
+        self._kernel, self._amiss = kernel, amiss
 
     def __getitem__(self, grid: Any) -> Any:
         return self._launch
@@ -480,7 +482,24 @@ class _Launches:
             function = function.fn
         values = dict(zip((p.name for p in function.params), args, strict=False)) | named
         fixed = {p.name for p in function.params if p.is_constexpr}
-        self._floats += [value for name, value in values.items() if type(value) is float and name not in fixed]
+        self._amiss += [value for name, value in values.items() if type(value) is float and name not in fixed]
+        tensors = [value for value in values.values() if isinstance(value, Tensor)]
+        self._amiss += [pair for pair in itertools.combinations(tensors, 2) if not _are_apart(*pair)]
+
+
+def _are_apart(one: Tensor, other: Tensor) -> bool:
+    """Whether surely no element is in both: storages of their own, or other columns of the same rows, as halves of a
+    tensor have."""
+    if one.untyped_storage()._cdata != other.untyped_storage()._cdata:
+        return True
+    if (one.shape, one.stride(), one.dtype) != (other.shape, other.stride(), other.dtype):
+        return False
+    away = abs(int(one.storage_offset()) - int(other.storage_offset()))
+    for row in (*filter(None, one.stride()), sys.maxsize):
+        width = 1 + sum((n - 1) * s for n, s in zip(one.shape, one.stride(), strict=True) if s < row)
+        if not any(s % row for s in one.stride() if s >= row) and width <= away % row <= row - width:
+            return True
+    return False
 
 
 @contextlib.contextmanager
@@ -505,13 +524,13 @@ def _traceable(numbers: Sequence[int]) -> dict[int, tuple[nn.Module, dict[str, s
     if _has_contract:  # what a compiler allocates need not keep it
         return {}
     modules = {VERIFIED[number].kernel: _new_kernel(VERIFIED[number].kernel) for number in numbers}
-    found, kernels, floats = {}, [], list[float]()
+    found, kernels, amiss = {}, [], list[Any]()
     for number, module in modules.items():
         for name in KERNELS[number].launched:
             if type(kernel := getattr(module, name)).__name__ not in ("JITFunction", "Autotuner"):  # TRITON_INTERPRET=1
                 return {}
             kernels.append((module, name, kernel))
-            setattr(module, name, _Launches(kernel, floats))
+            setattr(module, name, _Launches(kernel, amiss))
     for number in numbers if all(KERNELS[number].launched for number in modules) else ():
         entry = VERIFIED[number]
         try:
@@ -530,7 +549,7 @@ def _traceable(numbers: Sequence[int]) -> dict[int, tuple[nn.Module, dict[str, s
         found[number] = (model, paths)
     for module, name, kernel in kernels:
         setattr(module, name, _InSight(kernel))
-    return {} if floats else found
+    return {} if amiss else found
 
 
 def _refuse(context: Any, *gradients: Any) -> None:

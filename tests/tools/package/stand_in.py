@@ -22,8 +22,8 @@ DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
 def smallest(op: ModuleType) -> int:
-    """The entry with the fewest elements."""
-    return min(range(len(op.VERIFIED)), key=op._elements)
+    """The entry of a forward with the fewest elements."""
+    return min((n for n, entry in enumerate(op.VERIFIED) if not entry.backward), key=op._elements)
 
 
 def same(one: Any, other: Any, op: ModuleType) -> bool:
@@ -94,7 +94,9 @@ def is_checkpointed(its: StandIn) -> str:
         if not asked:
             return ""
         if its.op._runs_on(DEVICE):
-            return _refused(lambda: checkpoint(its.model, *its.inputs, use_reentrant=False))
+            return (
+                "" if its.op._backwards else _refused(lambda: checkpoint(its.model, *its.inputs, use_reentrant=False))
+            )
         return _same_gradients(its)
 
 
@@ -172,6 +174,36 @@ def compiles_with_inductor(its: StandIn) -> str:
     return "" if off <= 1 else f"{off:.2f} of what is allowed"
 
 
+def trains(its: StandIn) -> str:
+    """With a kernel of gradients: in eager mode, checkpointed, and where Inductor sees the launches of both."""
+    if not its.op._backwards or not its.op._runs_on(DEVICE):
+        return ""
+
+    def step(model: torch.nn.Module, call: Callable[..., Any]) -> list[Tensor]:
+        torch.manual_seed(1)  # not as the inputs are drawn: the gradient of rope's sines would be 0
+        outputs = its.op._tensors(call(*its.inputs))
+        asked = [*its.floats(), *model.parameters()]
+        return [*torch.autograd.grad(outputs, asked, [torch.randn_like(t) for t in outputs])]
+
+    torch.compiler.reset()
+    compiled: Any = torch.compile(
+        its.model, fullgraph=True, backend="inductor" if DEVICE.type == "cuda" else "aot_eager"
+    )
+    calls = {
+        "eager": its.model,
+        "checkpointed": lambda *inputs: checkpoint(its.model, *inputs, use_reentrant=False),
+        "compiled": compiled,
+    }
+    with its.with_gradients():
+        wanted = step(its.plain, its.plain)
+        for how, call in calls.items():
+            for found, one in zip(step(its.model, call), wanted, strict=True):
+                far = float((found.double() - one.double()).norm() / one.double().norm())
+                if not far < its.op.TOLERANCE:
+                    return f"{how}: a gradient is {far:.3g} of it away"
+    return "" if its.place.calls["gradients"] else f"no kernel answered: {its.place.calls}"
+
+
 CHECKS = (
     answers,
     compiles_whole,
@@ -180,6 +212,7 @@ CHECKS = (
     operator_is_sound,
     replays_in_a_graph,
     compiles_with_inductor,
+    trains,
 )
 
 

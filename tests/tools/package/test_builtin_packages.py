@@ -6,17 +6,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from kerneltune.agent.authors.search.experts import experts
 from kerneltune.tools.backends import gpu_info
+from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.package.write import VerifiedKernel, file_name, launched, packaged
-from kerneltune.tools.task.load import builtin_names, described, find_task
+from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.task.load import builtin_names, described, find_task, read_task
+from kerneltune.tools.task.write import backward_source
 
 ROOT = Path(__file__).resolve().parents[3]
 FEW = ("softmax", "rope", "grouped_matmul", "top_k", "adam_step")
+WITH_GRADIENTS = ("geglu", "softmax", "swiglu")
+ON_A_GPU_TOO = ("add_rms_norm", "gelu_bias", "layer_norm", "layer_norm_residual", "rms_norm", "rope")  # for PROPERTIES
 PROPERTIES = "its host code asks for the GPU's properties, and there is none"
 RAW_WORDS = "Triton's interpreter multiplies bfloat16 as whole numbers"
 NOT_INTERPRETED = {
@@ -37,23 +43,43 @@ NOT_ON_A_GPU = {
 }
 
 
-def package(name: str, folder: Path, arch: str) -> None:
+def package(name: str, folder: Path, arch: str, *, trains: bool = False) -> None:
     task = described(find_task(name))
     assert task
-    sketch = experts(task)[0]
-    text = packaged([VerifiedKernel(task, sketch.render(sketch.params))], arch=arch, header="# a header\n\n")
+    gradients = [first_expert(task_of_gradients(name, task, folder))] if trains else []
+    text = packaged([first_expert(task)], arch=arch, header="# a header\n\n", backward=gradients)
     (folder / file_name(task)).write_text(text)
 
 
-def problems(names: Sequence[str], folder: Path, *, arch: str = "sm_90", **variables: str) -> dict[str, dict[str, str]]:
+def first_expert(task: TaskSpec) -> VerifiedKernel:
+    sketch = experts(task)[0]
+    return VerifiedKernel(task, sketch.render(sketch.params))
+
+
+def task_of_gradients(name: str, task: TaskSpec, folder: Path) -> TaskSpec:
+    path = folder / "tasks" / f"{name}_gradients.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(backward_source(task, task.source))
+    return describe(read_task(path))
+
+
+def problems(
+    names: Sequence[str], folder: Path, *, arch: str = "sm_90", train: Sequence[str] = WITH_GRADIENTS, **variables: str
+) -> dict[str, dict[str, str]]:
     """What does not hold, by task and check, where the files are imported and used."""
     for name in names:
-        package(name, folder, arch)
+        package(name, folder, arch, trains=name in train)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0", **variables}
-    command = [sys.executable, "-m", "tests.tools.package.stand_in", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [row["name"] for row in rows] == sorted(f"{name}_op" for name in names)
+
+    def rows_of(share: Sequence[str]) -> list[dict[str, str]]:
+        command = [sys.executable, "-m", "tests.tools.package.stand_in", str(folder), *(f"{name}_op" for name in share)]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    processes = max(1, min((os.cpu_count() or 1) // 4, len(names)))  # each compiles
+    with ThreadPoolExecutor(processes) as pool:
+        rows = [row for rows in pool.map(rows_of, (names[n::processes] for n in range(processes))) for row in rows]
+    assert sorted(row["name"] for row in rows) == sorted(f"{name}_op" for name in names)
     return {row.pop("name").removesuffix("_op"): {check: why for check, why in row.items() if why} for row in rows}
 
 
@@ -101,7 +127,8 @@ def test_a_compiler_sees_the_launches_unless_it_would_make_another_kernel_of_one
 def test_on_a_gpu_the_kernel_answers_is_sound_as_an_operator_compiles_and_is_captured(tmp_path: Path) -> None:
     gpu = gpu_info()
     assert gpu
-    found = problems(builtin_names(), tmp_path, arch=f"sm_{gpu.arch}", CUDA_VISIBLE_DEVICES="0")
+    train = (*WITH_GRADIENTS, *ON_A_GPU_TOO)
+    found = problems(builtin_names(), tmp_path, arch=f"sm_{gpu.arch}", train=train, CUDA_VISIBLE_DEVICES="0")
     for name, (check, why) in NOT_ON_A_GPU.items():
         assert why in found[name].pop(check), found[name]
     assert {name: why for name, why in found.items() if why} == {}

@@ -1009,3 +1009,51 @@ def test_a_compiler_does_not_see_into_a_kernel_whose_tensors_must_keep_a_contrac
     task = "\n".join(line for line in PADDED.splitlines() if not line.startswith("INPUTS"))
     op = file_of(tmp_path, f"{task}\nINPUTS = {{'x': {contract}}}", ROWS_OF_EIGHT, "padded")
     assert bool(op._seen) is seen
+
+
+TWO_SUMS = """
+import torch, triton, triton.language as tl
+@triton.jit
+def sums_kernel(x, y, first, second, COLS: tl.constexpr, B: tl.constexpr):
+    i = tl.arange(0, B)
+    row = tl.program_id(0) * COLS + i
+    total = tl.sum(tl.load(x + row, mask=i < 5, other=0.0) + tl.load(y + row, mask=i < 5, other=0.0))
+    tl.store(first + tl.program_id(0), total)
+    tl.store(second + tl.program_id(0), total)
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty(x.shape[0], device=x.device)
+        other = torch.empty_like(y)
+        sums_kernel[(x.shape[0],)](LEFT, RIGHT, y, AGAIN, COLS=10, B=8)
+        return y
+"""
+TEN_COLUMNS = """
+import torch
+BATCH = 6
+CASES = [{"name": "two", "BATCH": 2, "cpu": True}]
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x.sum(-1)
+def get_inputs(): return [torch.randn(BATCH, 10)]
+def get_init_inputs(): return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "again", "seen"),
+    [
+        ("x[:, :5]", "x[:, 5:]", "other", True),
+        ("x[:, :5]", "x[:, 5:]", "y", False),  # a compiled graph kept what nothing was written to
+        ("x[:, :6]", "x[:, 4:]", "other", False),
+        ("x", "x[:, 5:]", "other", False),
+        ("x[:1]", "x[1:2]", "other", True),
+        ("x[:2]", "x[1:3]", "other", False),
+        ("x.T[:5]", "x.T[5:]", "other", True),
+    ],
+)
+def test_a_compiler_does_not_see_a_launch_that_is_given_an_element_twice(
+    left: str, right: str, again: str, seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    kernel = TWO_SUMS.replace("LEFT", left).replace("RIGHT", right).replace("AGAIN", again)
+    assert bool(file_of(tmp_path, TEN_COLUMNS, kernel, "ten")._seen) is seen

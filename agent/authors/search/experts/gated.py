@@ -58,4 +58,4 @@ def gated_halves(x, gelu):
     x = x.contiguous()
     cols = x.shape[-1] // 2
     y = torch.empty((*x.shape[:-1], cols), dtype=x.dtype, device=x.device)
-    return launch(x, x[..., cols:], y, cols, 2 * cols, False, gelu)
+    return launch(x[..., :cols], x[..., cols:], y, cols, 2 * cols, False, gelu)

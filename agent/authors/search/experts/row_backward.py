@@ -78,7 +78,9 @@ def rows_kernel(
 
 
 @triton.jit
-def columns_kernel(part_ptr, dw_ptr, db_ptr, parts, COLS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def columns_kernel(
+    part_ptr, dw_ptr, db_ptr, parts, COLS: tl.constexpr, CENTRED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([ROWS, BLOCK], tl.float32)
     for start in range(0, parts, ROWS):
@@ -88,7 +90,8 @@ def columns_kernel(part_ptr, dw_ptr, db_ptr, parts, COLS: tl.constexpr, ROWS: tl
         total += tl.load(part_ptr + at, mask=inside, other=0.0)
     total = tl.sum(total, axis=0)
     tl.store(dw_ptr + column, total, mask=(column < COLS) & (tl.program_id(1) == 0))
-    tl.store(db_ptr + column, total, mask=(column < COLS) & (tl.program_id(1) == 1))
+    if CENTRED:
+        tl.store(db_ptr + column, total, mask=(column < COLS) & (tl.program_id(1) == 1))
 
 
 def rms_norm_backward(gradient, x, weight, eps):
@@ -112,12 +115,13 @@ def norm_backward(gradient, x, weight, bias, eps, residual=None, through=None):
     stages = max(1, min(NUM_STAGES, (192 << 10) // taken))
     dx = torch.empty_like(x)
     results = [torch.empty_like(one) for one in (weight, bias) if one is not None]
+    dw, db = results if bias is not None else (*results, None)
     parts = torch.empty((len(results), programs, cols), dtype=torch.float32, device=x.device)
     rows_kernel[(programs,)](
         gradient, x, residual, through, weight, dx, parts, rows, eps, COLS=cols,
         CENTRED=bias is not None, RESIDUAL=residual is not None, ROWS=ROWS, BLOCK=block, STAGES=stages, num_warps=warps,
     )  # fmt: skip
     columns_kernel[(triton.cdiv(cols, COLUMNS), len(results))](
-        parts, results[0], results[-1], programs, COLS=cols, ROWS=2048 // COLUMNS, BLOCK=COLUMNS, num_warps=4
-    )
+        parts, dw, db, programs, COLS=cols, CENTRED=bias is not None, ROWS=2048 // COLUMNS, BLOCK=COLUMNS, num_warps=4
+    )  # fmt: skip
     return (dx, *results) if residual is None else (dx, dx, *results)
