@@ -98,10 +98,13 @@ def compute(q, k, v, out, q_tiles, k_ring, v_ring, q_bars, k_bars, v_bars, heads
         head, start, blocks = bounds(placed(turn, items), heads, rows, GROUPS * MW, BN)
         start += G * MW
         end = begin + blocks
-        # blocks that other groups need, and this one's rows do not see
+        # blocks that other groups need, and this one's rows do not see: without the waits its arrival could count for
+        # the load before in that slot, which another group still reads
         own = end - gl.cdiv(gl.minimum(rows, start + MW), BN)
         for load in range(begin, own):
+            mbarrier.wait(k_bars.index(load % STAGES), load // STAGES & 1)
             mbarrier.arrive(k_bars.index(STAGES + load % STAGES), count=1)
+            mbarrier.wait(v_bars.index(load % STAGES), load // STAGES & 1)
             mbarrier.arrive(v_bars.index(STAGES + load % STAGES), count=1)
         mbarrier.wait(ready, turn & 1)
         s = warpgroup_mma_wait(0, deps=(scores_of(q_tile, k_ring, k_bars, own, of_scores),))

@@ -259,11 +259,14 @@ ${place()}
     mad.lo.u32         %start, %group, ${BM}, %start;
 ${blocks_until("%own", BM)}
 skip:
-    // blocks that other groups need, and this one's rows do not see
+    // blocks that other groups need, and this one's rows do not see: without the waits its arrival could count for the
+    // load before in that slot, which another group still reads
     setp.eq.u32        %p, %blocks, %own;
     @%p bra            diagonal;
 ${slot_of_this_load()}
+${wait("skipped_k_is_full", "%bar", "%parity")}
 ${arrive("%bar+" ~ EMPTY)}
+${wait("skipped_v_is_full", "%bar+" ~ V_BARS, "%parity")}
 ${arrive("%bar+" ~ (V_BARS + EMPTY))}
     sub.u32            %blocks, %blocks, 1;
     add.u32            %load, %load, 1;

@@ -615,6 +615,7 @@ TOPICS: dict[str, Topic] = {
     "ptx_streams": Topic("L2 policies, bulk copies, bytes in flight", "ptx_cache_hints", "ptx"),
     "ptx_matrices": Topic("mma, ldmatrix and wgmma, fed by asynchronous copies", "ptx_tensor_core_tile", "ptx"),
     "ptx_tma": Topic("tensor maps, rings, float32 products by halves with wgmma", "ptx_split_product", "ptx"),
+    "ptx_attention": Topic("attention with tensor maps, a softmax under its products", "ptx_attention", "ptx"),
     "gluon_layouts": Topic(
         "where elements lie, and what reductions and conversions cost", "gluon_softmax_in_registers", "gluon"
     ),
