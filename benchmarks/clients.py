@@ -2,6 +2,7 @@
 
     python -m benchmarks.clients                                    64 clients, 1,000 candidates
     python -m benchmarks.clients --clients 64 --candidates 128 --tier judged
+    python -m benchmarks.clients --sessions --candidates 320        64 rollouts of a trainer, and nothing else
 
 Starts a service, opens its task, and has the same kind of kernels judged, each of which nothing was seen before:
 
@@ -13,7 +14,9 @@ Starts a service, opens its task, and has the same kind of kernels judged, each 
 
 Prints a table in Markdown: how many, what was not judged right, candidates a minute, seconds to a verdict; then what
 the hostile clients did and were answered, what one request to /health took meanwhile, and what the service holds. Exit
-code 1 where an honest request failed. `--minutes` bounds each of the last two phases.
+code 1 where an honest request failed. `--minutes` bounds each of the last two phases. `--sessions` has each client
+begin a rollout instead, as kerneltune/rl does for a trainer, and update and bench one kernel after the other in it; its
+seconds are of both calls.
 """
 
 import argparse
@@ -36,6 +39,7 @@ import httpx2
 
 from benchmarks.service import KERNEL, another_constant, bench, served
 from kerneltune.agent.commands import service_socket
+from kerneltune.rl import kernel_service
 
 MOST_SOURCES = 100  # of a request
 Connect = Callable[[], httpx2.Client]
@@ -120,6 +124,39 @@ def together(name: str, connect: Connect, asked: argparse.Namespace, numbers: Nu
                     phase.statuses[status] += 1
 
     threads = [threading.Thread(target=work, args=[number]) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    phase.seconds = time.monotonic() - began
+    return phase
+
+
+def in_sessions(asked: argparse.Namespace, numbers: Numbers) -> Phase:
+    """As many rollouts as clients, which share the candidates; the service is where KERNELTUNE_SERVICE says."""
+    phase, began, left = Phase(f"{asked.clients} sessions"), time.monotonic(), iter(range(asked.candidates))
+    ends, sharing = began + 60 * asked.minutes, threading.Lock()
+    each = -(-asked.candidates // asked.clients)
+
+    def work() -> None:
+        begun = kernel_service.begin(asked.task, tier=asked.tier, limits={"max_attempts": each + 8})
+        while time.monotonic() < ends:
+            with sharing:
+                if next(left, None) is None:
+                    break
+            sent = time.monotonic()
+            try:
+                update = {"rationale": "another constant", "source": numbers.source()}
+                number = kernel_service.call(begun["path"], "update", update)["attempt"]["number"]
+                status = kernel_service.call(begun["path"], "bench", {"attempt": number})["attempt"]["status"]
+            except (kernel_service.Fault, KeyError, TypeError, ValueError) as error:
+                phase.failed[f"{type(error).__name__} {error}"[:200]] += 1
+            else:
+                phase.took.append(time.monotonic() - sent)
+                phase.statuses[status] += 1
+        kernel_service.close(begun["path"])
+
+    threads = [threading.Thread(target=work) for _ in range(asked.clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -347,6 +384,32 @@ def held_by(pid: int) -> str:
     return f"{status['VmRSS'].strip()} of memory, {status['Threads'].strip()} threads, {n_open} descriptors"
 
 
+def measured(place: Path, connect: Connect, asked: argparse.Namespace) -> Counter[str]:
+    """Print all phases; what kept honest requests from a verdict."""
+    numbers, n_hostile = Numbers(), max(1, asked.clients // 10)
+    honest = asked.clients - n_hostile
+    few = max(2, asked.candidates // 20)
+    with connect() as client:
+        phases = [together("one client, one at a time", connect, asked, numbers, 1, few)]
+        print(phases[-1].row(), flush=True)
+        phases.append(in_batches(client, asked, numbers))
+        print(phases[-1].row(), flush=True)
+    alone = max(phase.rate for phase in phases)
+    phases.append(together(f"{honest} clients", connect, asked, numbers, honest, asked.candidates // 4))
+    print(phases[-1].row(), flush=True)
+    with attacked(place, n_hostile) as hostile, looked(connect) as health_s:
+        told = f"{honest} clients, and {n_hostile} hostile"
+        phases.append(together(told, connect, asked, numbers, honest, asked.candidates))
+    print(phases[-1].row(), flush=True)
+    for phase in phases[-2:]:
+        print(f"\n{phase.name}: {100 * phase.rate / alone:.1f} % of the rate of one client", end="")
+    did, answered = sum((h.did for h in hostile), Counter()), sum((h.answered for h in hostile), Counter())
+    print(f"\nhostile clients did {dict(did)}\nand were answered {dict(answered)}")
+    p95 = statistics.quantiles(health_s, n=20, method="inclusive")[-1] if len(health_s) > 1 else 0.0
+    print(f"/health meanwhile: median {statistics.median(health_s or [0]):.3f} s, p95 {p95:.3f}, {max(health_s):.3f}")
+    return sum((phase.failed for phase in phases), Counter[str]())
+
+
 def main() -> int:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -355,41 +418,27 @@ def main() -> int:
     parser.add_argument("--candidates", type=int, default=1000)
     parser.add_argument("--tier", default="screened", choices=("screened", "judged"))
     parser.add_argument("--minutes", type=float, default=4, help="of each phase with many clients, at most")
+    parser.add_argument("--sessions", action="store_true", help="measure rollouts of a trainer, and nothing else")
     asked = parser.parse_args()
-    n_hostile = max(1, asked.clients // 10)
-    honest, numbers = asked.clients - n_hostile, Numbers()
     with tempfile.TemporaryDirectory() as name, served(Path(name)) as connect, connect() as client:
+        place = Path(name) / service_socket(Path("runs"))
         bench(client, asked.task, "judged", KERNEL)  # opens the task
         pid = client.get("/health").json()["pid"]
         print(f"{asked.task}, GPU: {client.get('/health').json()['gpu']}; at first {held_by(pid)}\n", flush=True)
         print("| who | verdicts | failed | a minute | median s | p95 s | most s |", flush=True)
         print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
-        few = max(2, asked.candidates // 20)
-        phases = [together("one client, one at a time", connect, asked, numbers, 1, few)]
-        print(phases[-1].row(), flush=True)
-        phases.append(in_batches(client, asked, numbers))
-        print(phases[-1].row(), flush=True)
-        alone = max(phase.rate for phase in phases)
-        phases.append(together(f"{honest} clients", connect, asked, numbers, honest, asked.candidates // 4))
-        print(phases[-1].row(), flush=True)
-        with attacked(Path(name) / service_socket(Path("runs")), n_hostile) as hostile, looked(connect) as health_s:
-            told = f"{honest} clients, and {n_hostile} hostile"
-            phases.append(together(told, connect, asked, numbers, honest, asked.candidates))
-        print(phases[-1].row(), flush=True)
-        for phase in phases[-2:]:
-            print(f"\n{phase.name}: {100 * phase.rate / alone:.1f} % of the rate of one client", end="")
-        did, answered = sum((h.did for h in hostile), Counter()), sum((h.answered for h in hostile), Counter())
-        print(f"\nhostile clients did {dict(did)}\nand were answered {dict(answered)}")
-        p95 = statistics.quantiles(health_s, n=20, method="inclusive")[-1] if len(health_s) > 1 else 0.0
-        print(
-            f"/health meanwhile: median {statistics.median(health_s or [0]):.3f} s, p95 {p95:.3f}, {max(health_s):.3f}"
-        )
-        time.sleep(3)
+        if asked.sessions:
+            os.environ["KERNELTUNE_SERVICE"] = f"unix:{place}"
+            phase = in_sessions(asked, Numbers())
+            print(phase.row(), flush=True)
+            failed = phase.failed
+        else:
+            failed = measured(place, connect, asked)
+            time.sleep(3)
         print(f"at the end {held_by(pid)}")
         wanted = ("runs_under_way", "waiting_for_judge", "sessions", "open_tasks")
         lines = client.get("/metrics").text.splitlines()
         print("; ".join(line for line in lines if line.removeprefix("kerneltune_").startswith(wanted)))
-    failed = sum((phase.failed for phase in phases), Counter[str]())
     for why, n in failed.items():
         print(f"failed {n} times: {why}")
     return int(bool(failed))
