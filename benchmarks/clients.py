@@ -21,6 +21,7 @@ seconds are of both calls.
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import random
@@ -43,6 +44,8 @@ from kerneltune.rl import kernel_service
 
 MOST_SOURCES = 100  # of a request
 Connect = Callable[[], httpx2.Client]
+Ask = Callable[[], str]  # one kernel more is judged; its verdict's status
+FAULTS = (httpx2.HTTPError, kernel_service.Fault, KeyError, IndexError, TypeError, ValueError)
 
 
 @dataclass
@@ -55,6 +58,20 @@ class Phase:
     statuses: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
+
+    def count(self, ask: Ask) -> None:
+        """Ask once, and keep how it went."""
+        sent = time.monotonic()
+        try:
+            status = ask()
+        except httpx2.HTTPStatusError as error:
+            self.failed[f"{error.response.status_code} {error.response.text[:200]}"] += 1
+            time.sleep(0.2)
+        except FAULTS as error:
+            self.failed[f"{type(error).__name__} {error}"[:200]] += 1
+        else:
+            self.took.append(time.monotonic() - sent)
+            self.statuses[status] += 1
 
     @property
     def rate(self) -> float:
@@ -100,63 +117,47 @@ def in_batches(client: httpx2.Client, asked: argparse.Namespace, numbers: Number
     return phase
 
 
-def together(name: str, connect: Connect, asked: argparse.Namespace, numbers: Numbers, clients: int, n: int) -> Phase:
-    """So many clients, which share `n` candidates, each sending one after the other."""
+Opened = Callable[[int], contextlib.AbstractContextManager[Ask]]  # how the client of a number asks
+
+
+@contextlib.contextmanager
+def by_requests(connect: Connect, asked: argparse.Namespace, numbers: Numbers, number: int) -> Iterator[Ask]:
+    """By POST /bench, as the client of this number."""
+    with connect() as client:
+        yield lambda: bench(client, asked.task, asked.tier, numbers.source(), f"c{number}")
+
+
+@contextlib.contextmanager
+def by_rollout(asked: argparse.Namespace, numbers: Numbers, number: int) -> Iterator[Ask]:
+    """As a trainer, in a rollout that may take all candidates; the service is where KERNELTUNE_SERVICE says."""
+    path = kernel_service.begin(asked.task, tier=asked.tier, limits={"max_attempts": asked.candidates})["path"]
+
+    def ask() -> str:
+        update = {"rationale": "another constant", "source": numbers.source()}
+        attempt = kernel_service.call(path, "update", update)["attempt"]["number"]
+        return str(kernel_service.call(path, "bench", {"attempt": attempt})["attempt"]["status"])
+
+    yield ask
+    kernel_service.close(path)
+
+
+def together(name: str, opened: Opened, asked: argparse.Namespace, clients: int, n: int) -> Phase:
+    """So many clients, which share `n` candidates, each asking for one after the other."""
     phase, began, left = Phase(name), time.monotonic(), iter(range(n))
     ends, sharing = began + 60 * asked.minutes, threading.Lock()
 
     def work(number: int) -> None:
-        with connect() as client:
-            while time.monotonic() < ends:
-                with sharing:
-                    if next(left, None) is None:
-                        return
-                sent = time.monotonic()
-                try:
-                    status = bench(client, asked.task, asked.tier, numbers.source(), f"c{number}")
-                except httpx2.HTTPStatusError as error:
-                    phase.failed[f"{error.response.status_code} {error.response.text[:200]}"] += 1
-                    time.sleep(0.2)
-                except (httpx2.HTTPError, KeyError, IndexError, ValueError) as error:
-                    phase.failed[f"{type(error).__name__} {error}"[:200]] += 1
-                else:
-                    phase.took.append(time.monotonic() - sent)
-                    phase.statuses[status] += 1
+        try:
+            with opened(number) as ask:
+                while time.monotonic() < ends:
+                    with sharing:
+                        if next(left, None) is None:
+                            break
+                    phase.count(ask)
+        except FAULTS as error:  # it could not begin
+            phase.failed[f"{type(error).__name__} {error}"[:200]] += 1
 
     threads = [threading.Thread(target=work, args=[number]) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    phase.seconds = time.monotonic() - began
-    return phase
-
-
-def in_sessions(asked: argparse.Namespace, numbers: Numbers) -> Phase:
-    """As many rollouts as clients, which share the candidates; the service is where KERNELTUNE_SERVICE says."""
-    phase, began, left = Phase(f"{asked.clients} sessions"), time.monotonic(), iter(range(asked.candidates))
-    ends, sharing = began + 60 * asked.minutes, threading.Lock()
-    each = -(-asked.candidates // asked.clients)
-
-    def work() -> None:
-        begun = kernel_service.begin(asked.task, tier=asked.tier, limits={"max_attempts": each + 8})
-        while time.monotonic() < ends:
-            with sharing:
-                if next(left, None) is None:
-                    break
-            sent = time.monotonic()
-            try:
-                update = {"rationale": "another constant", "source": numbers.source()}
-                number = kernel_service.call(begun["path"], "update", update)["attempt"]["number"]
-                status = kernel_service.call(begun["path"], "bench", {"attempt": number})["attempt"]["status"]
-            except (kernel_service.Fault, KeyError, TypeError, ValueError) as error:
-                phase.failed[f"{type(error).__name__} {error}"[:200]] += 1
-            else:
-                phase.took.append(time.monotonic() - sent)
-                phase.statuses[status] += 1
-        kernel_service.close(begun["path"])
-
-    threads = [threading.Thread(target=work) for _ in range(asked.clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -387,19 +388,20 @@ def held_by(pid: int) -> str:
 def measured(place: Path, connect: Connect, asked: argparse.Namespace) -> Counter[str]:
     """Print all phases; what kept honest requests from a verdict."""
     numbers, n_hostile = Numbers(), max(1, asked.clients // 10)
+    opened = functools.partial(by_requests, connect, asked, numbers)
     honest = asked.clients - n_hostile
     few = max(2, asked.candidates // 20)
     with connect() as client:
-        phases = [together("one client, one at a time", connect, asked, numbers, 1, few)]
+        phases = [together("one client, one at a time", opened, asked, 1, few)]
         print(phases[-1].row(), flush=True)
         phases.append(in_batches(client, asked, numbers))
         print(phases[-1].row(), flush=True)
     alone = max(phase.rate for phase in phases)
-    phases.append(together(f"{honest} clients", connect, asked, numbers, honest, asked.candidates // 4))
+    phases.append(together(f"{honest} clients", opened, asked, honest, asked.candidates // 4))
     print(phases[-1].row(), flush=True)
     with attacked(place, n_hostile) as hostile, looked(connect) as health_s:
         told = f"{honest} clients, and {n_hostile} hostile"
-        phases.append(together(told, connect, asked, numbers, honest, asked.candidates))
+        phases.append(together(told, opened, asked, honest, asked.candidates))
     print(phases[-1].row(), flush=True)
     for phase in phases[-2:]:
         print(f"\n{phase.name}: {100 * phase.rate / alone:.1f} % of the rate of one client", end="")
@@ -429,7 +431,8 @@ def main() -> int:
         print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
         if asked.sessions:
             os.environ["KERNELTUNE_SERVICE"] = f"unix:{place}"
-            phase = in_sessions(asked, Numbers())
+            opened = functools.partial(by_rollout, asked, Numbers())
+            phase = together(f"{asked.clients} sessions", opened, asked, asked.clients, asked.candidates)
             print(phase.row(), flush=True)
             failed = phase.failed
         else:
