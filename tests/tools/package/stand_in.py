@@ -93,11 +93,11 @@ def is_checkpointed(its: StandIn) -> str:
     with its.with_gradients() as asked:
         if not asked:
             return ""
-        if its.op._runs_on(DEVICE):
-            return (
-                "" if its.op._backwards else _refused(lambda: checkpoint(its.model, *its.inputs, use_reentrant=False))
-            )
-        return _same_gradients(its)
+        if not its.op._runs_on(DEVICE):
+            return _same_gradients(its)
+        if its.op._backwards:  # `trains` asks for them
+            return ""
+        return _refused(lambda: checkpoint(its.model, *its.inputs, use_reentrant=False))
 
 
 def _refused(call: Callable[[], object]) -> str:
