@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeGuard
 
-from kerneltune.tools.schema.codec import DecodeError, decode, encode
+from kerneltune.tools.schema.codec import DecodeError, decode, encode, syntax_tree
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status, Verdict
 
@@ -91,7 +91,7 @@ def example(name: str) -> str:
     if root is None:
         raise CorpusError("the corpus is not installed")
     text = (root / "honest" / f"{name}.py").read_text(encoding="utf-8")
-    docstring, *rest = ast.parse(text).body
+    docstring, *rest = syntax_tree(text).body
     about = [docstring, *filter(_says_fields, rest)]
     gone = {line for node in about for line in range(node.lineno, (node.end_lineno or 0) + 1)}
     lines = enumerate(text.split("\n"), 1)
@@ -147,7 +147,7 @@ def _specimen(root: Path, path: Path, kind: Kind) -> Specimen:
 def _read(path: Path) -> tuple[str, SpecimenFields]:
     """The docstring and the SPECIMEN literal."""
     try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
+        tree = syntax_tree(path.read_bytes(), str(path))
     except (OSError, SyntaxError, ValueError) as error:
         raise CorpusError(f"{path} cannot be read: {error}") from error
     says = ast.get_docstring(tree)

@@ -21,6 +21,7 @@ from kerneltune.prompts import code, render
 from kerneltune.tools.languages.base import language as language_in
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.receipt import author_view
+from kerneltune.tools.schema.codec import syntax_tree
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Verdict
 from kerneltune.tools.task.load import MAIN, CaseDef, TaskFile, assignments, visible_source
@@ -168,7 +169,7 @@ def constants(source: str) -> dict[str, object]:
     """Top-level literals of a task's source, by name; what is no literal is left out, and all of it if nothing parses.
     Do not change what is returned."""
     try:
-        found = dict(assignments(ast.parse(source)))
+        found = dict(assignments(syntax_tree(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     return {name: value for name, node in found.items() if (value := _literal(node)) is not None}

@@ -15,7 +15,7 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from kerneltune.tools.schema.codec import leads_within
+from kerneltune.tools.schema.codec import leads_within, syntax_tree
 from kerneltune.tools.schema.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def parse(source: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in strings
-            return ast.parse(source)
+            return syntax_tree(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
         return None
 

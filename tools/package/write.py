@@ -12,12 +12,13 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 from kerneltune.tools.languages.base import language_of
-from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.codec import Json, decode, encode, syntax_tree
 from kerneltune.tools.schema.errors import CannotPackage, TaskError
 from kerneltune.tools.schema.task import POINTER_ALIGNMENT, CaseSpec, Contract, TaskSpec, TensorSpec, contract_of
 from kerneltune.tools.task.load import FLAGS, MAIN, assignments
@@ -89,10 +90,15 @@ def packaged(
         "KERNELS": "[\n" + "".join(map(_kernel, its)) + "]",
     }
     said = "".join(f"{fact} = {value}\n" for fact, value in facts.items())
-    its_own = {n.id for n in ast.walk(ast.parse(before + after)) if isinstance(n, ast.Name)} | set(dir(builtins))
-    exported = f"{called[0]}_op" if called[0] in its_own else called[0]
+    exported = f"{called[0]}_op" if called[0] in _names_in(before + after) else called[0]
     docstring = _docstring(name, module or file_name(first).removesuffix(".py"), exported)
     return header + docstring + before.partition('"""\n\n')[2] + said + after + _ending(exported)
+
+
+@cache
+def _names_in(text: str) -> frozenset[str]:
+    """What our own code means by a name; parsed once, since a service packages the best of each rollout."""
+    return frozenset(n.id for n in ast.walk(syntax_tree(text)) if isinstance(n, ast.Name)) | set(dir(builtins))
 
 
 _TENSOR_MAP = re.compile(r"\.param\s+\.align\s+\d+\s+\.b8\s+[^\s,]+\[128\]")
@@ -128,8 +134,8 @@ def _all_entries(kernels: Sequence[VerifiedKernel], forwards: int) -> list[str]:
 
 def _require_gradients(task: TaskSpec, forward: TaskSpec) -> None:
     """Raise CannotPackage where a task is not that of the other one's gradients."""
-    wanted = ast.parse(with_forward_names(forward.source)).body
-    found = ast.parse(task.source).body[: len(wanted)]
+    wanted = syntax_tree(with_forward_names(forward.source)).body
+    found = syntax_tree(task.source).body[: len(wanted)]
 
     def code(body: Sequence[ast.stmt]) -> list[str]:
         names = ("CASES", "WEIGHT")  # cases may be left out
@@ -363,7 +369,7 @@ def _lead(case: CaseSpec, task: TaskSpec) -> tuple[int, ...]:
 
 def _constants(source: str) -> dict[str, dict[str, Any]]:
     """What each case of a task replaces, by the case's name."""
-    listed = dict(assignments(ast.parse(source))).get("CASES")
+    listed = dict(assignments(syntax_tree(source))).get("CASES")
     cases = ast.literal_eval(listed) if listed is not None else []
     return {MAIN: {}} | {c["name"]: {k: v for k, v in c.items() if k not in FLAGS} for c in cases}
 
@@ -373,7 +379,7 @@ def _names_reached(source: str) -> frozenset[str]:
     try:
         return parts_of(source, "Model", Path("task.py")).names
     except TaskError:  # it inherits its forward, or is imported: then all may be
-        return frozenset(name for name, _ in assignments(ast.parse(source)))
+        return frozenset(name for name, _ in assignments(syntax_tree(source)))
 
 
 # How the reference is called ------------------------------------------------------------------------------------------
@@ -439,7 +445,7 @@ def _given(parameters: dict[str, object], told: Mapping[Any, object]) -> dict[st
 
 def _forward_parameters(source: str) -> dict[str, object]:
     """Those of the forward that the kernel stands in for: of the module that the task was made from, if it was."""
-    tree = ast.parse(source)
+    tree = syntax_tree(source)
     own = _forward(tree, "Model")
     if own is None:
         raise CannotPackage("the forward of its Model is not in the task file, so nobody knows how it is called")
@@ -456,7 +462,7 @@ def _forward_parameters(source: str) -> dict[str, object]:
 
 def _called(task: TaskSpec) -> tuple[str, dict[str, object]]:
     """The function that Model.forward only calls, and its parameters; "" if there is none."""
-    tree = ast.parse(task.source)
+    tree = syntax_tree(task.source)
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     adapted = _adapted(tree)
     if task.main.state or adapted is None or not isinstance(adapted[0], ast.Name) or adapted[0].id not in functions:
@@ -491,7 +497,7 @@ def _is_kernel(node: ast.AST) -> bool:
 
 def keeps(source: str) -> bool:
     """Whether host code outside of a constructor may keep something from one call for the next."""
-    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef) and not _is_kernel(n)]
+    functions = [n for n in ast.walk(syntax_tree(source)) if isinstance(n, ast.FunctionDef) and not _is_kernel(n)]
     for function in functions:
         if function.name == "__init__":
             continue
@@ -506,7 +512,7 @@ def keeps(source: str) -> bool:
 def launched(source: str) -> tuple[str, ...]:
     """The Triton kernels that host code launches, if a compiler can see all that it does: it does nothing else with
     them, keeps nothing, and asks for nothing that a tensor without data lacks."""
-    tree = ast.parse(source)
+    tree = syntax_tree(source)
     kernels = {n.name for n in tree.body if isinstance(n, ast.FunctionDef) and _is_kernel(n)}
     if language_of(source) != "triton" or keeps(source):
         return ()

@@ -9,6 +9,7 @@ fill a log. What comes compressed, as JSON or as a file may be of any size once 
 `inflated`, `parsed` and `read_file`, which have a bound each.
 """
 
+import ast
 import contextlib
 import dataclasses
 import difflib
@@ -20,6 +21,7 @@ import math
 import re
 import reprlib
 import shlex
+import threading
 import types
 import typing
 import zlib
@@ -261,6 +263,22 @@ def parsed(text: str, most_values: int = MOST_VALUES) -> Json:
         raise ValueError(f"it has {signs:,} commas and brackets, and so may have more than {most_values:,} values")
     with _collector_off():
         return json.loads(text)
+
+
+_PARSING = threading.RLock()
+
+
+def syntax_tree(source: str | bytes, filename: str = "<unknown>") -> ast.Module:
+    """`ast.parse`, by one thread at a time: CPython before 3.11.8 has one count of depth for all threads
+    (gh-106905), so that two at once may end in a SystemError: seen once in 350 rollouts of a service."""
+    with _PARSING:
+        return ast.parse(source, filename)
+
+
+def expression_tree(text: str) -> ast.expr:
+    """The same of an expression."""
+    with _PARSING:
+        return ast.parse(text, mode="eval").body
 
 
 def read_file(path: Path, most_bytes: int = MOST_FILE_BYTES) -> bytes:

@@ -16,7 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kerneltune.tools.schema.codec import DecodeError, Json, decode, one_line, parsed, read_file
+from kerneltune.tools.schema.codec import (
+    DecodeError,
+    Json,
+    decode,
+    expression_tree,
+    one_line,
+    parsed,
+    read_file,
+    syntax_tree,
+)
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.task.load import NOT_PYTHON, task_name
 from kerneltune.tools.task.write import TAKEN
@@ -127,7 +136,7 @@ def _reference(definition: KernelDefinition) -> tuple[str, str]:
     """Its source, in which nothing is called as a part of a task file or one of our constants is, and how its function
     is called."""
     try:
-        tree = ast.parse(definition.reference)
+        tree = syntax_tree(definition.reference)
     except (SyntaxError, *NOT_PYTHON) as error:
         raise TaskError(f"its reference is not Python: {one_line(str(error), 200)}") from error
     run = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run"), None)
@@ -201,7 +210,7 @@ class _Writer:
         if axis.type == "const" and axis.value is not None:
             return ast.Constant(axis.value)
         try:
-            found = ast.parse((axis.expression or "").strip(), mode="eval").body
+            found = expression_tree((axis.expression or "").strip())
         except (SyntaxError, *NOT_PYTHON) as error:
             raise TaskError(f"axis {name}: {axis.expression!r:.60} is no expression") from error
         return self._checked(found, name, (*above, name))

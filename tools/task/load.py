@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kerneltune.tools.schema.codec import Json, decode, did_you_mean, one_line, read_file
+from kerneltune.tools.schema.codec import Json, decode, did_you_mean, expression_tree, one_line, read_file, syntax_tree
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import POINTER_ALIGNMENT, Contract, TaskSpec
 
@@ -138,7 +138,7 @@ def read_task(path: Path) -> TaskFile:
     try:
         data = read_file(path)
         source = data.decode()
-        tree = ast.parse(source, filename=str(path))
+        tree = syntax_tree(source, str(path))
     except OSError as error:
         raise TaskError(f"{path} cannot be read: {error.strerror}") from error
     except SyntaxError as error:
@@ -348,7 +348,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 def int_constants(source: str) -> dict[str, int | tuple[int, ...]]:
     """Top-level constants that are ints or tuples of ints (`4 * 1024` counts, `2 * rows` is derived and does not)."""
     found: dict[str, int | tuple[int, ...]] = {}
-    for name, node in assignments(ast.parse(source)):
+    for name, node in assignments(syntax_tree(source)):
         value = tuple(map(_int, node.elts)) if isinstance(node, ast.Tuple | ast.List) else _int(node)
         if isinstance(value, int) or (value and all(item is not None for item in value)):
             found[name] = value  # type: ignore[assignment]
@@ -368,7 +368,7 @@ def _int(node: ast.expr) -> int | None:
 
 def with_overrides(source: str, overrides: Mapping[str, Json]) -> ast.Module:
     """The file's syntax tree with the values of top-level constants replaced; what is derived from them follows."""
-    tree = ast.parse(source)
+    tree = syntax_tree(source)
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in overrides:
             node.value = _constant(overrides[node.target.id], node)
@@ -388,7 +388,7 @@ def _replaced(target: ast.expr, value: ast.expr, overrides: Mapping[str, Json]) 
 
 def _constant(value: Json, at: ast.AST) -> ast.expr:
     """`value` as an expression at the place of `at`, so that error messages keep their line numbers."""
-    expression = ast.parse(repr(value), mode="eval").body
+    expression = expression_tree(repr(value))
     for node in ast.walk(expression):
         ast.copy_location(node, at)
     return expression
@@ -396,7 +396,7 @@ def _constant(value: Json, at: ast.AST) -> ast.expr:
 
 def visible_source(task: TaskFile) -> str:
     """The file as an author may see it: without the entries of held-out cases."""
-    listed = dict(assignments(ast.parse(task.source))).get("CASES")
+    listed = dict(assignments(syntax_tree(task.source))).get("CASES")
     if not isinstance(listed, ast.List | ast.Tuple):
         return task.source
     hidden = {case.name for case in task.cases if case.held_out}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kerneltune.tools.schema.codec import Json, decode, did_you_mean, one_line
+from kerneltune.tools.schema.codec import Json, decode, did_you_mean, one_line, syntax_tree
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import TaskSpec, TensorSpec
 from kerneltune.tools.task.load import NOT_PYTHON, not_python
@@ -69,7 +69,7 @@ class CodeParts:
 def parts_of(source: str, name: str, path: Path) -> CodeParts:
     """The function or class `name` of `source`, whose file is `path`. Raises TaskError naming what is wrong."""
     try:
-        tree = ast.parse(source, filename=str(path))
+        tree = syntax_tree(source, str(path))
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else " is not a Python file"
         raise TaskError(f"{path}{line}: {error.msg}") from error
@@ -126,7 +126,7 @@ def _definition(tree: ast.Module, name: str, path: Path) -> Definition:
 def names_in(source: str, path: Path) -> list[str]:
     """What of a file could become a task: its functions, and classes with a forward. Raises TaskError."""
     try:
-        tree = ast.parse(source)
+        tree = syntax_tree(source)
     except (SyntaxError, *NOT_PYTHON) as error:
         raise not_python(path, error) from error
     return [
@@ -556,7 +556,7 @@ def _mentions(body: ast.AST, words: Iterable[str]) -> bool:
 
 
 def _names(expressions: Iterable[str]) -> set[str]:
-    return {n.id for text in expressions for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
+    return {n.id for text in expressions for n in ast.walk(syntax_tree(text)) if isinstance(n, ast.Name)}
 
 
 def _sizes(used: set[str]) -> tuple[Size, ...]:
@@ -1066,7 +1066,7 @@ def backward_source(task: TaskSpec, source: str) -> str:
     taken = {token.string for token in _tokens(source) if token.type == tokenize.NAME}
     if clash := next((name for name in RENAMED.values() if name in taken), None):
         raise TaskError(f"{task.name} uses the name {clash}, which its gradients need; rename it first")
-    tree = ast.parse(source)
+    tree = syntax_tree(source)
     model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
     lineage = _lineage(model, tree) if model else []
     forward = next((found for one in lineage if (found := _find(one, "forward"))), None)

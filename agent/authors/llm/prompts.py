@@ -25,7 +25,7 @@ from kerneltune.tools.corpus import example
 from kerneltune.tools.languages import base as languages
 from kerneltune.tools.receipt import HIDDEN, author_view
 from kerneltune.tools.reflect import Roofline, bottlenecks, facts_of, limits_in_words
-from kerneltune.tools.schema.codec import Json, one_line, plain
+from kerneltune.tools.schema.codec import Json, one_line, plain, syntax_tree
 from kerneltune.tools.schema.gpus import GPUS, Ceilings, Gpu, gpu_named, rate_tflops, speed_of_light, tree_bytes
 from kerneltune.tools.schema.messages import Baselines, SassReply
 from kerneltune.tools.schema.sass import (
@@ -290,7 +290,7 @@ def relevant(lessons: Sequence[Lesson], spec: TaskSpec, gpu: str | None) -> list
 def operations(source: str) -> frozenset[str]:
     """What a task's Model calls, whatever the spelling: {"matmul", "softmax"}; nothing of a text that is no Python."""
     try:
-        body = ast.parse(source).body
+        body = syntax_tree(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()
     models = [node for node in body if isinstance(node, ast.ClassDef) and node.name == "Model"]

@@ -1,6 +1,5 @@
 """The author that needs no key and no network: Inductor's kernels, expert kernels, and a search over both."""
 
-import ast
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -29,7 +28,7 @@ from kerneltune.agent.authors.search.neighbours import (
 )
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.languages.ptx.candidate import CannotSay
-from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.codec import Json, decode, encode, syntax_tree
 from kerneltune.tools.schema.errors import WorkerError
 from kerneltune.tools.schema.gpus import GPUS, gpu_for_arch, speed_of_light
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
@@ -297,7 +296,7 @@ def overrides(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
 
 
 def _made(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
-    listed = next((item for item in listed_cases(ast.parse(task.source)) if item.get("name") == case.name), {})
+    listed = next((item for item in listed_cases(syntax_tree(task.source)) if item.get("name") == case.name), {})
     constants = {key: value for key, value in listed.items() if key not in FLAGS}
     return {**constants, "init_args": encode(case.init_args)}
 

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Any
 
 from kerneltune.agent.authors.search.experts import recurrent_layers
-from kerneltune.agent.authors.search.model_source import expression, loads, model_parts
+from kerneltune.agent.authors.search.model_source import loads, model_parts
 from kerneltune.agent.authors.search.neighbours import CannotLower, NoKernel, Sketch
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, expression_tree, syntax_tree
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _holds(guard: str, values: Mapping[str, int]) -> bool:
     """Whether a condition on sizes is true. A process that ran the task's code wrote it, so it may be anything: what is
     not arithmetic on these values does not hold."""
     try:
-        tree = ast.parse(guard.strip() if len(guard) <= _MOST_OF_A_GUARD else "", mode="eval")
+        tree = ast.Expression(expression_tree(guard.strip() if len(guard) <= _MOST_OF_A_GUARD else ""))
         if not all(_is_arithmetic(node, values) for node in ast.walk(tree)):
             return False
         made = compile(tree, "<guard>", "eval")
@@ -140,7 +140,7 @@ class LoweredCode:
 
 def kernel_texts(code: str) -> dict[str, str]:
     """Kernel name -> the module text that Inductor would compile."""
-    calls = (n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call))
+    calls = (n for n in ast.walk(syntax_tree(code)) if isinstance(n, ast.Call))
     found = [c for c in calls if ast.unparse(c.func) == "async_compile.triton"]
     return {ast.literal_eval(c.args[0]): ast.literal_eval(c.args[1]) for c in found}
 
@@ -333,7 +333,7 @@ def _put_constants_in_place(function: ast.FunctionDef) -> None:
     for name, value in filter(None, (_single(s) for body in _blocks(function) for s in body)):
         number = re.fullmatch(r"tl\.full\(\[[1, ]*\], (\S+), tl\.float32\)", ast.unparse(value))
         if number and stores[name] == 1 and re.fullmatch(r"-?[\d.]+(e[-+]?\d+)?", number[1]):
-            floats[name] = ast.parse(repr(float(number[1])), mode="eval").body
+            floats[name] = expression_tree(repr(float(number[1])))
     _Put(floats, operands=True).visit(function)
     _drop_unread_names(function, set(floats))
 
@@ -367,7 +367,7 @@ def _joined(body: list[ast.stmt], index: int, stores: Counter[str], reads: Count
         return None
     if any(stores[used] > 1 for used in loads(value)):  # a sum that goes on: not the same further down
         return None
-    statement = _Put({name: value}).visit(ast.parse(ast.unparse(body[place])).body[0])
+    statement = _Put({name: value}).visit(syntax_tree(ast.unparse(body[place])).body[0])
     return (place, ast.fix_missing_locations(statement)) if len(ast.unparse(statement)) <= _MOST_JOINED else None
 
 
@@ -494,17 +494,17 @@ def readable_name(name: str, taken: set[str], role: Role) -> str:
 
 def runtime_parameters(text: str, kernel: str) -> tuple[str, ...]:
     """What a kernel of Inductor's takes by position."""
-    function = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == kernel)
+    function = next(n for n in syntax_tree(text).body if isinstance(n, ast.FunctionDef) and n.name == kernel)
     return tuple(p.arg for p in function.args.args if p.annotation is None)
 
 
 def clean_kernel(original: str, text: str, facts: InductorKernel, taken: set[str], role: Role) -> CleanKernel:
     """The kernel named `original` in Inductor's module text."""
-    functions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
+    functions = [n for n in syntax_tree(text).body if isinstance(n, ast.FunctionDef)]
     function = next(f for f in functions if f.name == original)
     parameters = function.args.args
     runtime = runtime_parameters(text, original)
-    function.decorator_list = [ast.parse("triton.jit", mode="eval").body]
+    function.decorator_list = [expression_tree("triton.jit")]
     function.name = readable_name(original, taken, role)
     sizes = {p for p in runtime if "ptr" not in p}
     hoist = Hoist(sizes)
@@ -603,7 +603,7 @@ class Rewrite(ast.NodeTransformer):
 
 def clean_helper(text: str) -> str:
     """A function of Inductor's runtime, self-contained."""
-    return ast.unparse(ast.fix_missing_locations(Rewrite().visit(ast.parse(text))))
+    return ast.unparse(ast.fix_missing_locations(Rewrite().visit(syntax_tree(text))))
 
 
 def _drop_unread(function: ast.FunctionDef) -> None:
@@ -660,7 +660,7 @@ class Names:
 
 def launches(code: str, arguments: list[str]) -> dict[str, list[str]]:
     """What each kernel that is launched just once is given, by position: an argument's text, or that of Inductor."""
-    call = _find_call(ast.parse(code))
+    call = _find_call(syntax_tree(code))
     given: dict[str, str] = {}
     found: dict[str, list[list[str]]] = {}
     for statement in _statements(call.body):
@@ -702,7 +702,7 @@ def _base(node: ast.expr) -> str:
 
 def forward_body(code: str, names: Names, outputs: str) -> list[str]:
     """Statements of the forward. Raises CannotLower when something has no plain PyTorch equivalent."""
-    call = _find_call(ast.parse(code))
+    call = _find_call(syntax_tree(code))
     rewrite = _HostRewriter(names)
     lines: list[str] = []
     for statement in _statements(call.body):
@@ -742,12 +742,12 @@ def _dropped(statement: ast.stmt, symbols: Mapping[str, str]) -> bool:
 class _HostRewriter(ast.NodeTransformer):
     def __init__(self, names: Names) -> None:
         self.names = names
-        self.rename: dict[str, ast.expr] = {s: expression(text) for s, text in names.symbols.items()}
+        self.rename: dict[str, ast.expr] = {s: expression_tree(text) for s, text in names.symbols.items()}
 
     def bind(self, target: ast.expr) -> None:
         parameters = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
         for parameter, text in zip(parameters, self.names.arguments, strict=True):
-            self.rename[ast.unparse(parameter)] = expression(text)
+            self.rename[ast.unparse(parameter)] = expression_tree(text)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         for old, kernel in self.names.kernels.items():
@@ -765,13 +765,13 @@ class _HostRewriter(ast.NodeTransformer):
         if function == "reinterpret_tensor":
             return ast.Call(ast.Name("view", ast.Load()), node.args, [])
         if function == "device":
-            return expression(self.names.device)
+            return expression_tree(self.names.device)
         if function.startswith("extern_kernels."):
             return _library(function.removeprefix("extern_kernels."), node)
         if function.startswith("aten."):
-            node.func = expression(f"torch.ops.{function}")
+            node.func = expression_tree(f"torch.ops.{function}")
         if function == f"torch.ops.kerneltune.{RECURRENT}.default":
-            node.func = expression(RECURRENT)
+            node.func = expression_tree(RECURRENT)
         return node
 
     def _launch(self, kernel: CleanKernel, node: ast.Call) -> ast.AST:
@@ -779,12 +779,12 @@ class _HostRewriter(ast.NodeTransformer):
         options = [f"{key}={kernel.parameter(key)}" for key in kernel.defaults]
         computed = [_filled(text, given) for text in kernel.computed]
         arguments = ", ".join([*(given[name] for name in kernel.kept), *computed, *options])
-        return expression(f"{kernel.name}[{grid(kernel, given)}]({arguments})")
+        return expression_tree(f"{kernel.name}[{grid(kernel, given)}]({arguments})")
 
 
 def _filled(text: str, given: Mapping[str, str]) -> str:
     """An expression in a kernel's parameters, with what it is given for them."""
-    tree = expression(text)
+    tree = expression_tree(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             node.id = given[node.id]  # an attribute's text is as good: it is only written down
@@ -817,8 +817,8 @@ def _empty(node: ast.Call, device: str) -> ast.AST:
     shape, stride, dtype = (ast.unparse(a) for a in node.args)
     where = f"dtype={dtype}, device={device}"
     if _row_major(node.args[0], node.args[1]):
-        return expression(f"torch.empty({shape}, {where})")
-    return expression(f"torch.empty_strided({shape}, {stride}, {where})")
+        return expression_tree(f"torch.empty({shape}, {where})")
+    return expression_tree(f"torch.empty_strided({shape}, {stride}, {where})")
 
 
 def _row_major(shape: ast.expr, stride: ast.expr) -> bool:
@@ -838,13 +838,13 @@ def _row_major(shape: ast.expr, stride: ast.expr) -> bool:
 def _library(name: str, node: ast.Call) -> ast.AST:
     if name not in _EXTERN:
         raise CannotLower(f"extern_kernels.{name} has no plain PyTorch equivalent here")
-    node.func = expression(f"torch.{name.removeprefix('bias_')}")
+    node.func = expression_tree(f"torch.{name.removeprefix('bias_')}")
     return node
 
 
 def _refuse_unknown(lines: list[str], names: Names) -> None:
-    tree = ast.parse("\n".join(line for line in lines if not line.startswith("return ")))
-    given = {name for text in [*names.arguments, *names.symbols.values()] for name in loads(expression(text))}
+    tree = syntax_tree("\n".join(line for line in lines if not line.startswith("return ")))
+    given = {name for text in [*names.arguments, *names.symbols.values()] for name in loads(expression_tree(text))}
     constants = {k.parameter(key) for k in names.kernels.values() for key in k.defaults}
     known = _KNOWN | set(_stores(tree)) | given | constants | {k.name for k in names.kernels.values()}
     if unknown := set(loads(tree)) - known:
@@ -868,7 +868,7 @@ def _wrapped(line: str) -> str:
     if len(line) <= WIDTH or not text.endswith((")", "):")):
         return line
     try:
-        statement = ast.parse(f"{text} pass" if text.endswith(":") else text).body[0]
+        statement = syntax_tree(f"{text} pass" if text.endswith(":") else text).body[0]
     except SyntaxError:  # part of a longer statement
         return line
     parts, start = _arguments(statement, text)
@@ -995,7 +995,7 @@ def _use(parameter: str) -> str:
 def _with_products(forward: _Forward) -> set[str]:
     """Calls the expert's functions in the lines of a forward; which parameters these have a use for. What a library
     does better stays a library call. A weight that is multiplied by is named, since what is made of it can be kept."""
-    uses, shapes, body = set(), dict(forward.shapes), ast.parse("\n".join(forward.body)).body
+    uses, shapes, body = set(), dict(forward.shapes), syntax_tree("\n".join(forward.body)).body
     for statement in body:
         for node in (n for n in ast.walk(statement) if isinstance(n, ast.Call)):
             called = _PRODUCTS.fullmatch(ast.unparse(node.func))
@@ -1003,7 +1003,7 @@ def _with_products(forward: _Forward) -> set[str]:
                 uses.add(use)
                 _call_expert(called[1], node, is_direct=use == "DIRECT_")
             elif ast.unparse(node.func) == RECURRENT:
-                node.keywords.append(ast.keyword("precision", expression("'tf32x3'")))
+                node.keywords.append(ast.keyword("precision", expression_tree("'tf32x3'")))
         if assigned := _single(statement):
             shapes[assigned[0]] = _shape(assigned[1], shapes)
     forward.body[:] = [line for statement in body for line in ast.unparse(statement).splitlines()]
@@ -1045,12 +1045,12 @@ def _shape(node: ast.expr, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
 
 
 def _call_expert(product: str, call: ast.Call, *, is_direct: bool) -> None:
-    call.func = expression(f"split_{product}")
+    call.func = expression_tree(f"split_{product}")
     call.keywords = [keyword for keyword in call.keywords if keyword.arg not in _SCALES]
     if is_direct:
-        call.keywords.append(ast.keyword("directly", expression("True")))
+        call.keywords.append(ast.keyword("directly", expression_tree("True")))
     if product in ("mm", "addmm") and set(loads(weight := call.args[-1])) <= {"self", "view"}:
-        call.keywords.append(ast.keyword("keep", expression(f"(self, {ast.unparse(weight)!r})")))
+        call.keywords.append(ast.keyword("keep", expression_tree(f"(self, {ast.unparse(weight)!r})")))
 
 
 def _does(forward: _Forward) -> str:
@@ -1191,9 +1191,9 @@ def _condition(facts: LoweringFacts, tensors: list[str], symbols: dict[str, str]
 def _substitute(text: str, symbols: dict[str, str]) -> str:
     class SymbolTexts(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.AST:
-            return ast.parse(symbols[node.id], mode="eval").body if node.id in symbols else node
+            return expression_tree(symbols[node.id]) if node.id in symbols else node
 
-    tree = SymbolTexts().visit(ast.parse(text, mode="eval"))
+    tree = SymbolTexts().visit(ast.Expression(expression_tree(text)))
     alternatives = isinstance(tree.body, ast.BoolOp) and isinstance(tree.body.op, ast.Or)
     return f"({ast.unparse(tree)})" if alternatives else ast.unparse(tree)  # `and` stands before and after it
 
@@ -1235,7 +1235,7 @@ def _model(model: ast.ClassDef, parameters: ast.arguments, forwards: list[_Forwa
 
 
 def _signature(parameters: ast.arguments) -> str:
-    copy = ast.parse(f"def f({ast.unparse(parameters)}): pass").body[0]
+    copy = syntax_tree(f"def f({ast.unparse(parameters)}): pass").body[0]
     assert isinstance(copy, ast.FunctionDef)
     for argument in [*copy.args.posonlyargs, *copy.args.args, *copy.args.kwonlyargs]:
         argument.annotation = None

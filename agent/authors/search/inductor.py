@@ -39,7 +39,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from kerneltune.agent.authors.search import algebra
 from kerneltune.agent.authors.search.clean import RECURRENT, InductorKernel, LoweredCode, LoweringFacts, kernel_texts
 from kerneltune.tools.backends import stand_ins
-from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.codec import Json, encode, syntax_tree
 from kerneltune.tools.trace.recorder import CopiedFakes
 
 # ---
@@ -167,7 +167,7 @@ def _add(name: str, found: dict[str, str]) -> None:
 
 
 def _names(text: str) -> Iterator[Any]:
-    return (node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name))
+    return (node.id for node in ast.walk(syntax_tree(text)) if isinstance(node, ast.Name))
 
 
 # ---

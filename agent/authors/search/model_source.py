@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kerneltune.agent.authors.search.neighbours import CannotLower
-from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.codec import Json, decode, encode, expression_tree, syntax_tree
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.task.write import FORWARD, RENAMED
 
@@ -22,14 +22,14 @@ from kerneltune.tools.task.write import FORWARD, RENAMED
 
 def model_parts(source: str) -> tuple[list[str], ast.ClassDef, ast.arguments]:
     """Needed top-level statements of the task, `ModelNew` without methods that compute, and forward's parameters."""
-    tree = ast.parse(source)
+    tree = syntax_tree(source)
     model = _model(tree)
     if model is None:
         raise CannotLower("the task file has no `class Model` of its own")
     forward = _method(with_inherited(tree, model), "forward")
     if forward is None:
         raise CannotLower("Model inherits its forward from a class of another file")
-    stripped = _Constructor().visit(ast.parse(ast.unparse(model)).body[0])
+    stripped = _Constructor().visit(syntax_tree(ast.unparse(model)).body[0])
     _keep_called(stripped)
     definitions = _definitions(tree)
     needed = _reachable(stripped, definitions)
@@ -101,7 +101,7 @@ def _keep_called(model: ast.ClassDef) -> None:
 def _without_forward(node: ast.stmt) -> ast.stmt:
     """A submodule's class only holds parameters in a candidate."""
     if isinstance(node, ast.ClassDef) and _method(node, "__init__"):
-        copy = ast.parse(ast.unparse(node)).body[0]
+        copy = syntax_tree(ast.unparse(node)).body[0]
         assert isinstance(copy, ast.ClassDef)
         _keep_called(copy)
         return copy
@@ -155,7 +155,7 @@ def with_forward(about: str, kernels: str, source: str, call: str) -> str:
         argument.annotation = None  # names in it need not be among what is copied
     arguments = ast.unparse(parameters)
     model.body = [n for n in model.body if not isinstance(n, ast.FunctionDef) or n.name != "forward"]
-    model.body.append(ast.parse(f"def forward({arguments}):\n    return {call}").body[0])
+    model.body.append(syntax_tree(f"def forward({arguments}):\n    return {call}").body[0])
     imports = [s for s in statements if s.startswith(("import ", "from "))]
     rest = [s for s in statements if s not in imports]
     top = "\n".join([f"{about}\n\n{_IMPORTS}", *(i for i in imports if i not in f"{_IMPORTS}\n{kernels}")])
@@ -221,7 +221,7 @@ def formula(source: str, constants: Constants) -> tuple[ast.expr, list[str]] | N
 
     `constants` gives values to what is not an argument: "self.dim", "LARGEST".
     """
-    tree = ast.parse(source)
+    tree = syntax_tree(source)
     if (own_model := _model(tree)) is None:
         return None
     model = with_inherited(tree, own_model)
@@ -244,13 +244,13 @@ def _is_plain(arguments: ast.arguments) -> bool:
 
 def canonical(text: str) -> ast.expr:
     """An expression of a pattern in that spelling."""
-    return _Inliner({}, {}, {}, {}).visit(ast.parse(text, mode="eval").body)  # type: ignore[no-any-return]
+    return _Inliner({}, {}, {}, {}).visit(expression_tree(text))  # type: ignore[no-any-return]
 
 
 def known_constants(source: str, init_args: Sequence[Sequence[Json]]) -> dict[str, Json]:
     """Values that are equal in all cases: of attributes that `__init__` takes from its arguments or from literals, and
     of the file's constants that no case changes. `init_args` are the constructor's arguments in each case."""
-    tree = ast.parse(source)
+    tree = syntax_tree(source)
     found: dict[str, Json] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
@@ -434,14 +434,14 @@ class _Inliner(ast.NodeTransformer):
     def _module(self, name: str, args: list[ast.expr], named: list[ast.keyword]) -> ast.expr:
         made = self._modules[name]
         if _last(made.func) in _WHOLE:
-            return _spelled(_last(made.func), [*args, expression(f"self.{name}")], named)
+            return _spelled(_last(made.func), [*args, expression_tree(f"self.{name}")], named)
         function, options, held = _MODULES[_last(made.func)]
         if function == "rms_norm" and len(made.args) < 2 and all(k.arg != "eps" for k in made.keywords):
             held = held[:-1]  # None: the smallest step of the dtype
         keywords = [ast.keyword(key, self.visit(_copy(v))) for key, v in zip(options, made.args, strict=False)]
         keywords += [ast.keyword(k.arg, self.visit(_copy(k.value))) for k in made.keywords if k.arg in options]
         bare = any(k.arg == "bias" and ast.unparse(k.value) == "False" for k in made.keywords)
-        keywords += [ast.keyword(p, expression(f"self.{name}.{p}")) for p in held if not (p == "bias" and bare)]
+        keywords += [ast.keyword(p, expression_tree(f"self.{name}.{p}")) for p in held if not (p == "bias" and bare)]
         return _spelled(function, args, keywords + named)
 
 
@@ -478,13 +478,8 @@ def _is_default(name: str, keyword: ast.keyword) -> bool:
     return isinstance(keyword.value, ast.Constant) and keyword.value.value == default
 
 
-def expression(text: str) -> ast.expr:
-    """An expression as a tree."""
-    return ast.parse(text, mode="eval").body
-
-
 def _copy(node: ast.expr) -> ast.expr:
-    return expression(ast.unparse(node))
+    return expression_tree(ast.unparse(node))
 
 
 @dataclass(frozen=True)
@@ -499,7 +494,7 @@ class GradientsModel:
 
 def gradients_model(source: str) -> GradientsModel | None:
     """What a task of gradients says; None for any other task. Raises SyntaxError."""
-    tree = ast.parse(source)
+    tree = syntax_tree(source)
     model = _model(tree)
     forward = _method(model, "forward") if model else None
     calls = [n for n in ast.walk(forward) if isinstance(n, ast.Call)] if forward else []
@@ -522,7 +517,7 @@ def gradients_model(source: str) -> GradientsModel | None:
 def essence(source: str) -> frozenset[str]:
     """What a task's Model is: its constructor, what its forward computes, and the constants and functions that this
     needs. The same for a copy of the file with other inputs, cases and words. Raises SyntaxError."""
-    tree = ast.parse(source)
+    tree = syntax_tree(source)
     model = _model(tree)
     forward = _method(model, "forward") if model else None
     if model is None or forward is None:
@@ -560,7 +555,7 @@ class Fit:
     shapes: Mapping[str, tuple[str, ...]]
     gradients: tuple[str, ...] = ()
 
-    @property
+    @functools.cached_property
     def holes(self) -> set[str]:
         """Names of the pattern that stand for operands."""
         functions = {id(n.func) for n in ast.walk(self.call) if isinstance(n, ast.Call)}
@@ -575,7 +570,7 @@ def fits_of(text: str) -> Fit:
     if " of " in pattern:
         gradients = tuple(call.split(", "))
         call, _, pattern = pattern.partition(" of ")
-    parsed = ast.parse(call, mode="eval").body
+    parsed = expression_tree(call)
     if not isinstance(parsed, ast.Call):
         raise SyntaxError(f"no call: {call}")
     pairs = (part.split(":") for part in where.split(",") if part)
@@ -739,4 +734,4 @@ class _Filled(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         text = self._operands.get(node.id)
-        return expression(text) if text else node
+        return expression_tree(text) if text else node

@@ -1,13 +1,16 @@
 """What comes from elsewhere is unpacked, parsed and read as far as its bound."""
 
+import gc
 import json
 import resource
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.schema.codec import inflated, parsed, read_file
+from kerneltune.tools.schema.codec import inflated, parsed, read_file, syntax_tree
 
 
 def bomb(gib: int) -> bytes:
@@ -58,3 +61,30 @@ def test_a_file_without_an_end_is_read_as_far_as_the_bound(tmp_path: Path) -> No
     assert caught.value.strerror == "it has more than 1,000 bytes"
     (tmp_path / "whole").write_bytes(b"x" * 1000)
     assert read_file(tmp_path / "whole", 1000) == b"x" * 1000
+
+
+class Knot:
+    """Garbage for the collector, which runs while a tree is made and lets other threads go on meanwhile."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        time.sleep(0.0001)
+
+
+def test_several_threads_parse_python_at_once() -> None:
+    """With `ast.parse` CPython 3.11.7 raised SystemError here in each of ten runs."""
+    source = "\n".join(f"a{i} = (b, [c, d + {i}])" for i in range(200))
+
+    def parse(_: int) -> int:
+        [Knot() for _ in range(20)]
+        return len(syntax_tree(source).body)
+
+    before = gc.get_threshold()
+    gc.set_threshold(20)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert set(threads.map(parse, range(40))) == {200}
+    finally:
+        gc.set_threshold(*before)

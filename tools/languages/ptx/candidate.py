@@ -12,7 +12,7 @@ from kerneltune.tools.languages.ptx.checks import followed_params
 from kerneltune.tools.languages.ptx.ir import Address, Function, Module, Register, Variable, parse
 from kerneltune.tools.languages.ptx.loader import entry_of
 from kerneltune.tools.languages.ptx.readable import readable
-from kerneltune.tools.schema.codec import Json, decode
+from kerneltune.tools.schema.codec import Json, decode, syntax_tree
 from kerneltune.tools.schema.plan import (
     Aten,
     Kernel,
@@ -53,7 +53,7 @@ def forward_of(source: str, model: str, count: int) -> ForwardSignature:
     """How the forward of a class is called with `count` inputs; by place where its arguments are not plain ones. Raises
     CannotSay for a source without that class."""
     try:
-        tree = ast.parse(source)
+        tree = syntax_tree(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise CannotSay(f"the source is no Python: {error}") from error
     models = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == model]
@@ -507,7 +507,7 @@ def _imports(task: TaskSpec) -> Iterator[str]:
     if not task.main.state:
         return
     yield from ("", "", "# The task's module, for its parameters.")
-    tree = ast.parse(task.source)
+    tree = syntax_tree(task.source)
     for node in tree.body:
         is_constant = isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
         is_needed = isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef) or is_constant

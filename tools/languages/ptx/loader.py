@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
 from kerneltune.tools.languages.ptx.ir import Function, Module, PtxError, Variable, line_of, parse
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, syntax_tree
 from kerneltune.tools.schema.messages import Lowered, Program
 from kerneltune.tools.schema.plan import described_rank, is_descriptor
 
@@ -32,7 +32,7 @@ def imports_loader(source: str, name: str) -> bool:
 def ptx_texts(source: str) -> list[str]:
     """The texts that a candidate gives to PtxKernel as literals, in order; a template as it is written."""
     try:
-        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+        calls = [node for node in ast.walk(syntax_tree(source)) if isinstance(node, ast.Call)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     first = [c.args[0] for c in calls if c.args and getattr(c.func, "id", getattr(c.func, "attr", "")) == "PtxKernel"]

@@ -47,9 +47,15 @@ _HERE = Path(__file__).parent
 def experts(task: TaskSpec) -> list[Sketch]:
     """The expert candidates for a task, best guess first; none where no formula fits."""
     seen = TaskFormula.of(task)
-    files = [path for path in _HERE.glob("*.py") if path.name != "__init__.py"]
-    ranked = sorted((_order(path.read_text()), path) for path in files)
-    return [sketch for _, path in ranked if (sketch := _sketch(path, seen, task))]
+    return [sketch for name, text in _files() if (sketch := _sketch(name, text, seen, task))]
+
+
+@functools.cache
+def _files() -> list[tuple[str, str]]:
+    """Name and text of each expert's file, by order. A service asks for every rollout: reading the files and parsing
+    their formulas each time was a fifth of what its process did."""
+    files = [(path.stem, path.read_text()) for path in sorted(_HERE.glob("*.py")) if path.name != "__init__.py"]
+    return sorted(files, key=lambda file: _order(file[1]))
 
 
 def float32_products() -> Sketch:
@@ -114,9 +120,9 @@ def _order(text: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _sketch(path: Path, seen: TaskFormula | None, task: TaskSpec) -> Sketch | None:
-    head, about, text = path.read_text().split('"""', 2)
-    named = (call for name, call in _tagged(head, r"task: (\w+) = (.*)") if _is_builtin(task.source, name))
+def _sketch(name: str, whole: str, seen: TaskFormula | None, task: TaskSpec) -> Sketch | None:
+    head, about, text = whole.split('"""', 2)
+    named = (call for of, call in _tagged(head, r"task: (\w+) = (.*)") if _is_builtin(task.source, of))
     fitting = (call for fit in _fits(head) if seen and (call := seen.call(fit)))
     if (call := next(itertools.chain(named, fitting), None)) is None:
         return None
@@ -124,7 +130,7 @@ def _sketch(path: Path, seen: TaskFormula | None, task: TaskSpec) -> Sketch | No
         source = with_forward(f'"""{about}"""', text, task.source, call)
     except CannotLower:
         return None
-    return replace(_parameters(path.stem, head, about, text), source=source)
+    return replace(_parameters(name, head, about, text), source=source)
 
 
 @functools.lru_cache(4096)
@@ -135,9 +141,14 @@ def _is_builtin(source: str, name: str) -> bool:
     try:
         of_gradients = gradients_model(source)
         text = of_gradients.forward if of_gradients else source
-        return (of_gradients is None) == (builtin == name) and essence(text) == essence(find_task(builtin).source)
+        return (of_gradients is None) == (builtin == name) and essence(text) == _essence_of(builtin)
     except (SyntaxError, ValueError, RecursionError):
         return False
+
+
+@functools.cache
+def _essence_of(builtin: str) -> frozenset[str]:
+    return essence(find_task(builtin).source)
 
 
 def _parameters(name: str, head: str, about: str, text: str) -> Sketch:
@@ -147,6 +158,7 @@ def _parameters(name: str, head: str, about: str, text: str) -> Sketch:
     return Sketch(name, text, _says(head, name), {key: int(m[1]) for key, m in found.items() if m}, space)
 
 
+@functools.cache
 def _fits(head: str) -> list[Fit]:
     return [fits_of(text) for text in re.findall(r"(?m)^# (?:fits|gradients): (.*)$", head)]
 
