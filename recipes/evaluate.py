@@ -2,7 +2,8 @@
 
     KERNELTUNE_SERVICE=unix:… python recipes/evaluate.py EXPORT --config fim --model MODEL --out FILE
 
-Rows are of the split `test`: compositions that nobody trained on. `--shots 3` shows three training rows first; `--copy`
+Rows are of the split `test`: compositions that nobody trained on; `--split train` finds out which of the others a model
+answers right sometimes, for `grpo.py --answers`. `--shots 3` shows three training rows first; `--copy`
 asks no model: the answer is that of the training row whose question is most alike, which a model must beat, else it
 remembers. FILE keeps every answer with its verdict; the same command goes on where one ended, and judges what
 could not be judged: answers may be asked for where the GPU is, and judged elsewhere. It ends in a table.
@@ -22,9 +23,9 @@ from data import REACHED, RIGHT, Row, all_judged, rows_of, service_fault, table,
 def main() -> None:
     """Ask, judge, tell."""
     args = _parsed()
-    rows = rows_of(args.export, args.config, "test", args.max_tokens)
+    rows = rows_of(args.export, args.config, args.split, args.max_tokens)
     if not rows:
-        raise SystemExit(f"no row of {args.config} is held out: export with --test 0.1")
+        raise SystemExit(f"{args.config} has no row in {args.split}: export with --test 0.1")
     if fault := service_fault():
         print(f"{fault}; until then answers are kept, and the same command judges them", flush=True)
     random.Random(args.seed).shuffle(rows)
@@ -129,6 +130,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--copy", action="store_true")
+    parser.add_argument("--split", choices=("test", "train"), default="test", help="train: for grpo.py --answers")
     for name, kind, value in (
         *(("rows", int, 64), ("samples", int, 8), ("shots", int, 0), ("batch", int, 64), ("seed", int, 1)),
         *(("max-tokens", int, 3000), ("max-new-tokens", int, 512), ("temperature", float, 0.7)),

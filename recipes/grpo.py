@@ -5,17 +5,19 @@
 
 With `--turns` the policy calls tools over several turns, and each turn has an advantage of its own (TRLOO); it must
 know a chat template with tools. Otherwise an answer is a file, or what is missing from one, and is paid 1 for being
-right, 0.2 for compiling. OUT holds checkpoints, from which the same command goes on, and in the end OUT/model. It ends
-in a table.
+right, 0.2 for compiling. `--answers FILE`, of `evaluate.py --split train`, leaves the rows that the model answered
+right in a tenth to nine tenths of the cases: the others teach nothing, and hide in the curve what these do. OUT holds
+checkpoints, from which the same command goes on, and in the end OUT/model. It ends in a table.
 """
 
 import argparse
 import json
 import math
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from data import RIGHT, adapter, all_judged, merged, rows_of, service_fault, table, write
+from data import RIGHT, Row, adapter, all_judged, merged, rows_of, service_fault, table, write
 
 
 def main() -> None:
@@ -32,6 +34,8 @@ def main() -> None:
     if fault := service_fault():
         raise SystemExit(fault)
     rows = rows_of(args.export, args.config, "train", args.max_tokens)
+    if args.answers:
+        rows = _learnable(rows, args.answers)
     gpu = torch.cuda.is_available()
     tokens = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16 if gpu else torch.float32)
@@ -69,6 +73,20 @@ def main() -> None:
     print(table(("steps", "n", "mean reward", "95 % interval"), shown))
 
 
+def _learnable(rows: list[Row], answers: Path) -> list[Row]:
+    """Those right in 0.1 to 0.9 of their answers: where all of a group are right, or none is, no answer is better than
+    another, and nothing is learned."""
+    known = defaultdict(list)
+    for one in map(json.loads, answers.read_text().splitlines()):
+        if one["status"] is not None:
+            known[one["attempt_id"]].append(one["status"] in RIGHT)
+    found = [row for row in rows if 0.1 <= sum(right := known[row["attempt_id"]]) / max(len(right), 1) <= 0.9]
+    print(f"{len(found)} of {sum(map(bool, known.values()))} rows were answered right sometimes", flush=True)
+    if not found:
+        raise SystemExit(f"{answers} leaves no row of {len(rows)}; ask for more: evaluate.py --split train --rows 200")
+    return found
+
+
 def _paid(export: Path) -> Any:
     """A reward function over the answers of a batch."""
 
@@ -100,6 +118,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--turns", action="store_true")
+    parser.add_argument("--answers", type=Path, metavar="FILE", help="of evaluate.py --split train")
     for name, kind, value in (
         *(("steps", int, 12), ("batch", int, 32), ("group", int, 8), ("rank", int, 16), ("learning-rate", float, 1e-5)),
         *(("max-tokens", int, 3000), ("max-new-tokens", int, 512), ("temperature", float, 1.0), ("seed", int, 1)),

@@ -17,7 +17,19 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks import kernelbench
-from benchmarks.kernelbench import Lines, Plan, Share, line_text, main, name_of, new_line, problems, report, stored
+from benchmarks.kernelbench import (
+    Lines,
+    Plan,
+    Share,
+    is_open,
+    line_text,
+    main,
+    name_of,
+    new_line,
+    problems,
+    report,
+    stored,
+)
 from kerneltune.tools.task.load import find_task
 from tests import shared_fork_server
 
@@ -185,6 +197,8 @@ def test_problems_judged_in_full_are_counted_and_each_of_the_others_is_named_wit
     assert "- level1/4_D: right, not timed" in text
     assert "median 2.0 GB, 90 % within 45.3 GB, most 45.3 GB (level1/1_A)" in text
     assert "74.5 GiB of the GPU's memory" in text
+    assert [is_open(line, "judged") for line in lines] == [False, True, True, True, True]  # tried by --again
+    assert [is_open(line, "screened") for line in lines] == [False, False, True, False, False]
 
 
 STAND_IN = """

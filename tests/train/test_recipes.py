@@ -1,5 +1,6 @@
 """The recipes, in a trainer's environment with a tiny model: each ends in its table, and goes on where it was ended."""
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -75,6 +76,18 @@ def test_a_model_is_trained_asked_and_trained_by_rewards(recipe: Recipe) -> None
         "8",
         *few,
     )
+
+
+def test_only_rows_are_left_to_rewards_that_the_model_answers_right_sometimes(recipe: Recipe, tmp_path: Path) -> None:
+    copied = tmp_path / "copied.jsonl"
+    recipe("evaluate.py", "--copy", "--split", "train", "--out", str(copied))
+    asked = [json.loads(line) for line in copied.read_text().splitlines()]
+    told = [{**one, "status": status} for one in asked for status in (*("checked",) * (one is asked[0]), "wrong", None)]
+    copied.write_text("".join(json.dumps(one) + "\n" for one in told))
+    few = ("--batch", "2", "--group", "2", "--max-new-tokens", "8", "--steps", "1")
+    made = recipe("grpo.py", "--model", "tiny", "--out", "grpo-of-one", "--answers", str(copied), *few)
+    assert f"1 of {len(asked)} rows were answered right sometimes" in made
+    assert "mean reward" in made
 
 
 def test_the_nearest_training_kernel_is_an_answer_too(recipe: Recipe) -> None:
