@@ -6,7 +6,7 @@
 With `--turns` the policy calls tools over several turns, and each turn has an advantage of its own (TRLOO); it must
 know a chat template with tools. Otherwise an answer is a file, or what is missing from one, and is paid 1 for being
 right, 0.2 for compiling. `--answers FILE`, of `evaluate.py --split train`, leaves the rows that the model answered
-right in a tenth to nine tenths of the cases: the others teach nothing, and hide in the curve what these do. OUT holds
+right in a tenth to nine tenths of the cases: the others teach nothing, and fewer rows come again sooner. OUT holds
 checkpoints, from which the same command goes on, and in the end OUT/model. It ends in a table.
 """
 
