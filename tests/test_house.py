@@ -63,3 +63,10 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             names += [node.module or "", *(alias.name for alias in node.names)]
     return {name.rpartition(".")[2] for name in names}
+
+
+def test_python_is_parsed_by_one_thread_at_a_time() -> None:
+    """By `syntax_tree` and `expression_tree`, but in what no other thread parses beside: a packaged file, `convert`."""
+    alone = {"tools/schema/codec.py", "tools/package/op.py", "tools/languages/cuda/convert.py"}
+    naming = {str(path.relative_to(ROOT)) for path in sources(*ROOMS) if "ast.parse(" in path.read_text()}
+    assert naming == alone
