@@ -1253,7 +1253,75 @@ def _check() -> int:
         what = "gradients, " if entry.backward else ""
         print(f"{'✔' if off <= 1 else '✗'} {what}{shown}: the largest error is {off:.2g} of what is allowed{times}")
         wrong += off > 1
-    return int(wrong > 0)
+    return int(wrong > 0 or (bool(_backwards) and _is_step_wrong(device)))
+
+
+def _is_step_wrong(device: torch.device) -> bool:
+    """Whether a training step with the kernels has other gradients than the reference has. Tried, once all kernels are
+    right, on the first verified inputs with gradients; on a GPU both are timed, forward and gradients together."""
+    for number, entry in enumerate(VERIFIED):
+        if entry.backward or (device.type == "cpu" and _elements(number) > 300_000):
+            continue
+        drawn = _drawn(number, device)
+        inputs = [t.detach().requires_grad_(t.is_floating_point()) for t in _tensors(drawn)]
+        given = _filled(entry.inputs, iter(inputs))
+        reference = _made(_reference(number).Model, entry.init, device).requires_grad_()
+        ours = copy.deepcopy(reference)
+        try:
+            patch(ours)
+        except ValueError as error:
+            print(f"✗ a training step: {error}")
+            return True
+        with torch.enable_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)
+            through = [torch.randn_like(t) for t in _tensors(reference(*given)) if t.requires_grad]
+            steps = [_step(run, given, inputs, through) for run in (ours, reference)]
+            found, wanted = (step() for step in steps)
+            off = _off(found, wanted, TOLERANCE)
+            if not calls(ours)[""]["gradients"]:
+                continue
+            times = ""
+            if device.type == "cuda":
+                compiled: Any = torch.compile(reference)
+                steps.append(_step(compiled, given, inputs, through))
+                told = zip(("", ", the reference ", ", compiled "), map(_step_us, steps), strict=True)
+                times = "; " + "".join(f"{who}{us:.1f} us" for who, us in told)
+        shown = ", ".join(_shown(Spec(t.dtype, tuple(t.shape)), ()) for t in inputs)
+        words = f"the largest error of a gradient is {off:.2g} of what is allowed"
+        print(f"{'✔' if off <= 1 else '✗'} a training step, {shown}: {words}{times}")
+        return off > 1
+    return False
+
+
+def _step(
+    run: nn.Module, given: Sequence[Any], inputs: Sequence[Tensor], through: Sequence[Tensor]
+) -> Callable[[], list[Tensor]]:
+    """A forward, and the gradients of the floating inputs and of the parameters for those of its outputs."""
+    taken = [t for t in (*inputs, *run.parameters()) if t.requires_grad]
+
+    def step() -> list[Tensor]:
+        outputs = [t for t in _tensors(run(*given)) if t.requires_grad]
+        return list(torch.autograd.grad(outputs, taken, through, allow_unused=True, materialize_grads=True))
+
+    return step
+
+
+def _step_us(step: Callable[[], list[Tensor]]) -> float:
+    """The median of its replays as a CUDA graph, in which the host has no part."""
+    from triton.testing import do_bench
+
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = step()
+    median_ms = float(do_bench(graph.replay, return_mode="median"))
+    del kept
+    return 1000 * median_ms
 
 
 def _times(place: _Place, number: int, model: nn.Module, drawn: list[Any], state: list[Tensor]) -> str:

@@ -7,6 +7,7 @@ import copy
 import ctypes
 import importlib.util
 import itertools
+import re
 import struct
 import sys
 import time
@@ -444,6 +445,30 @@ def trained(model: nn.Module, *, compiled: bool = False) -> list[torch.Tensor | 
             checkpoint(called, x, use_reentrant=False).square().sum().backward()
             steps.step()
     return [*(p.detach() for p in model.parameters()), x.grad]
+
+
+def test_a_file_with_gradients_checks_a_training_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "wrong").mkdir()
+    assert with_gradients(tmp_path, NORM, NORM_GRADIENTS)._check() == 0
+    assert "✔ a training step, float32[6, 8]: the largest error of a gradient is " in capsys.readouterr().out
+    halved = NORM_GRADIENTS.replace("(g * wide * r).sum(0)", "(g * wide * r / 2).sum(0)")
+    assert with_gradients(tmp_path / "wrong", NORM, halved)._is_step_wrong(torch.device("cpu"))
+    assert "✗ a training step: with the parameters of Model the kernel is" in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch 2.11 within torch.compile
+def test_on_a_gpu_a_file_with_gradients_times_a_training_step_as_a_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    both = [(task, experts(task)[0]) for task in gradient_tasks(tmp_path, find_task("rms_norm").source)]
+    forward, backward = (VerifiedKernel(task, sketch.render(sketch.params)) for task, sketch in both)
+    out = tmp_path / "rms_op.py"
+    out.write_text(packaged([forward], arch="sm_90", header="# a header\n\n", backward=[backward]))
+    assert imported(out)._check() == 0
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r"✔ a training step, .* allowed; \d+.\d us, the reference \d+.\d us, compiled \d+.\d us", told)
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
