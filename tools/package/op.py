@@ -1273,7 +1273,7 @@ def _is_step_wrong(device: torch.device) -> bool:
             print(f"✗ a training step: {error}")
             return True
         with torch.enable_grad(), torch.random.fork_rng():
-            torch.manual_seed(0)
+            torch.manual_seed(1)  # not as the inputs: of a norm those have the gradient 0, and all is rounding
             through = [torch.randn_like(t) for t in _tensors(reference(*given)) if t.requires_grad]
             steps = [_step(run, given, inputs, through) for run in (ours, reference)]
             found, wanted = (step() for step in steps)
