@@ -4,6 +4,7 @@ Runs in a trainer's environment, with nothing of kerneltune in it but kerneltune
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -77,6 +78,15 @@ def all_judged(export: Path, pairs: Sequence[tuple[Row, str]], width: int = 32) 
     """The same of many, side by side."""
     with ThreadPoolExecutor(width) as pool:
         return list(pool.map(lambda pair: judged(export, pair[0], file_of(*pair)), pairs))
+
+
+def rights(answers: Iterable[Row]) -> dict[str, list[bool]]:
+    """By row, which of its answers are right; what could not be judged counts nowhere."""
+    found: dict[str, list[bool]] = defaultdict(list)
+    for one in answers:
+        if one["status"] is not None:
+            found[one["attempt_id"]].append(one["status"] in RIGHT)
+    return found
 
 
 def wilson(n_right: int, n: int, z: float = 1.96) -> tuple[float, float]:

@@ -12,12 +12,12 @@ could not be judged: answers may be asked for where the GPU is, and judged elsew
 import argparse
 import json
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data import REACHED, RIGHT, Row, all_judged, rows_of, service_fault, table, wilson, write
+from data import REACHED, RIGHT, Row, all_judged, rights, rows_of, service_fault, table, wilson, write
 
 
 def main() -> None:
@@ -101,9 +101,7 @@ def _tell(args: argparse.Namespace, done: list[dict[str, Any]]) -> None:
     known = [one for one in done if one["status"] is not None]
     counts = Counter(one["status"] for one in known)
     print(table(("verdict", "answers"), [(s, counts[s]) for s in REACHED if counts[s]]))
-    of_rows = defaultdict(list)
-    for one in known:
-        of_rows[one["attempt_id"]].append(one["status"] in RIGHT)
+    of_rows = rights(done)
     n_right, n = sum(map(sum, of_rows.values())), len(known)
     k = max(map(len, of_rows.values()), default=0)
     n_solved = sum(map(any, of_rows.values()))

@@ -13,11 +13,10 @@ checkpoints, from which the same command goes on, and in the end OUT/model. It e
 import argparse
 import json
 import math
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from data import RIGHT, Row, adapter, all_judged, merged, rows_of, service_fault, table, write
+from data import RIGHT, Row, adapter, all_judged, merged, rights, rows_of, service_fault, table, write
 
 
 def main() -> None:
@@ -76,12 +75,10 @@ def main() -> None:
 def _learnable(rows: list[Row], answers: Path) -> list[Row]:
     """Those right in 0.1 to 0.9 of their answers: where all of a group are right, or none is, no answer is better than
     another, and nothing is learned."""
-    known = defaultdict(list)
-    for one in map(json.loads, answers.read_text().splitlines()):
-        if one["status"] is not None:
-            known[one["attempt_id"]].append(one["status"] in RIGHT)
-    found = [row for row in rows if 0.1 <= sum(right := known[row["attempt_id"]]) / max(len(right), 1) <= 0.9]
-    print(f"{len(found)} of {sum(map(bool, known.values()))} rows were answered right sometimes", flush=True)
+    known = rights(map(json.loads, answers.read_text().splitlines()))
+    shares = {name: sum(right) / len(right) for name, right in known.items()}
+    found = [row for row in rows if 0.1 <= shares.get(row["attempt_id"], 0.0) <= 0.9]
+    print(f"{len(found)} of {len(shares)} rows were answered right sometimes", flush=True)
     if not found:
         raise SystemExit(f"{answers} leaves no row of {len(rows)}; ask for more: evaluate.py --split train --rows 200")
     return found

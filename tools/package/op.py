@@ -1238,11 +1238,11 @@ def _check() -> int:
         return 0
     wrong = 0
     for number, entry in enumerate(VERIFIED):
-        if device.type == "cpu" and _elements(number) > 300_000:
+        if _is_too_large(number, device):
             print(f"- {entry.cases}: too large for Triton's interpreter")
             continue
         drawn = _drawn(number, device)
-        shown = ", ".join(_shown(Spec(t.dtype, tuple(t.shape)), ()) for t in _tensors(drawn))
+        shown = _shown_all(_tensors(drawn))
         model = _made(_reference(number).Model, entry.init, device)
         state = [_held(model, path) for path in entry.state]
         place = _Place({key: key for key in entry.state}, [number])
@@ -1256,11 +1256,20 @@ def _check() -> int:
     return int(wrong > 0 or (bool(_backwards) and _is_step_wrong(device)))
 
 
+def _is_too_large(number: int, device: torch.device) -> bool:
+    """For Triton's interpreter, which is what runs on a CPU."""
+    return device.type == "cpu" and _elements(number) > 300_000
+
+
+def _shown_all(tensors: Sequence[Tensor]) -> str:
+    return ", ".join(_shown(Spec(t.dtype, tuple(t.shape)), ()) for t in tensors)
+
+
 def _is_step_wrong(device: torch.device) -> bool:
     """Whether a training step with the kernels has other gradients than the reference has. Tried, once all kernels are
     right, on the first verified inputs with gradients; on a GPU both are timed, forward and gradients together."""
     for number, entry in enumerate(VERIFIED):
-        if entry.backward or (device.type == "cpu" and _elements(number) > 300_000):
+        if entry.backward or _is_too_large(number, device):
             continue
         drawn = _drawn(number, device)
         inputs = [t.detach().requires_grad_(t.is_floating_point()) for t in _tensors(drawn)]
@@ -1286,9 +1295,8 @@ def _is_step_wrong(device: torch.device) -> bool:
                 steps.append(_step(compiled, given, inputs, through))
                 told = zip(("", ", the reference ", ", compiled "), map(_step_time, steps), strict=True)
                 times = "; " + "".join(who + time for who, time in told)
-        shown = ", ".join(_shown(Spec(t.dtype, tuple(t.shape)), ()) for t in inputs)
         words = f"the largest error of a gradient is {off:.2g} of what is allowed"
-        print(f"{'✔' if off <= 1 else '✗'} a training step, {shown}: {words}{times}")
+        print(f"{'✔' if off <= 1 else '✗'} a training step, {_shown_all(inputs)}: {words}{times}")
         return off > 1
     return False
 
@@ -1319,12 +1327,10 @@ def _step_time(step: Callable[[], list[Tensor]]) -> str:
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
-            kept = step()  # the graph writes there
+            step()
     except RuntimeError:  # it reads a value on the host
         return f"{1000 * do_bench(step, return_mode='median'):.1f} us with its host"
-    median_ms = do_bench(graph.replay, return_mode="median")
-    del kept
-    return f"{1000 * median_ms:.1f} us"
+    return f"{1000 * do_bench(graph.replay, return_mode='median'):.1f} us"
 
 
 def _times(place: _Place, number: int, model: nn.Module, drawn: list[Any], state: list[Tensor]) -> str:

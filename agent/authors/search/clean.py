@@ -1193,8 +1193,8 @@ def _substitute(text: str, symbols: dict[str, str]) -> str:
         def visit_Name(self, node: ast.Name) -> ast.AST:
             return expression_tree(symbols[node.id]) if node.id in symbols else node
 
-    tree = SymbolTexts().visit(ast.Expression(expression_tree(text)))
-    alternatives = isinstance(tree.body, ast.BoolOp) and isinstance(tree.body.op, ast.Or)
+    tree = SymbolTexts().visit(expression_tree(text))
+    alternatives = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.Or)
     return f"({ast.unparse(tree)})" if alternatives else ast.unparse(tree)  # `and` stands before and after it
 
 
