@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from data import adapter, merged, rows_of, table, write
+from data import adapter, merged, rows_of, table, trained_dtype, write
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
         raise SystemExit(f"no row of {args.config} is in train, or none has at most {args.max_tokens} tokens")
     gpu = torch.cuda.is_available()
     tokens = AutoTokenizer.from_pretrained(args.model)
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16 if gpu else torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=trained_dtype(args.rank))
     settings: dict[str, Any] = {
         **{"output_dir": str(args.out), "max_steps": args.steps, "per_device_train_batch_size": args.batch},
         **{

@@ -62,20 +62,10 @@ def test_a_model_is_trained_asked_and_trained_by_rewards(recipe: Recipe) -> None
     first = recipe("evaluate.py", *asked)
     assert "pass@2" in first
     assert recipe("evaluate.py", *asked) == first  # nothing is left to ask
-    assert "mean reward" in recipe(
-        "grpo.py",
-        "--model",
-        "sft/model",
-        "--out",
-        "grpo",
-        "--batch",
-        "2",
-        "--group",
-        "2",
-        "--max-new-tokens",
-        "8",
-        *few,
-    )
+    by_rewards = ("--model", "sft/model", "--out", "grpo", "--batch", "2", "--group", "2", "--max-new-tokens", "8")
+    made = recipe("grpo.py", *by_rewards, *few, "--rank", "0")
+    assert "mean reward" in made
+    assert "judging: " in made
 
 
 def test_only_rows_are_left_to_rewards_that_the_model_answers_right_sometimes(recipe: Recipe, tmp_path: Path) -> None:
@@ -88,6 +78,30 @@ def test_only_rows_are_left_to_rewards_that_the_model_answers_right_sometimes(re
     made = recipe("grpo.py", "--model", "tiny", "--out", "grpo-of-one", "--answers", str(copied), *few)
     assert f"1 of {len(asked)} rows were answered right sometimes" in made
     assert "mean reward" in made
+
+
+NAN_STEP = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import torch
+from grpo import only_numbers
+from types import SimpleNamespace
+model = torch.nn.Linear(3, 2)
+for of in (1.0, float("nan")):
+    optimizer = torch.optim.AdamW(model.parameters())
+    (model(torch.ones(3)) * of).sum().backward()
+    only_numbers().on_pre_optimizer_step(None, SimpleNamespace(global_step=20), None, model=model)
+    optimizer.step()
+    print(model.weight.grad is not None, bool(model.weight.isfinite().all()))
+"""
+
+
+def test_a_step_whose_gradients_are_no_numbers_leaves_the_weights_as_they_are() -> None:
+    folders = (str(ROOT / "recipes"), str(ROOT / "kerneltune" / "rl"))
+    done = subprocess.run([PYTHON, "-c", NAN_STEP, *folders], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "True True", "step 21 left out: its gradients are no numbers", "False True"
+    ]  # fmt: skip
 
 
 def test_the_nearest_training_kernel_is_an_answer_too(recipe: Recipe) -> None:
