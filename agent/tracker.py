@@ -274,6 +274,7 @@ class AttemptTracker:
         return [verdict]
 
     def _finish(self, attempt: Attempt, update: Update, verdict: Verdict, bench_s: float) -> Attempt:
+        update = self.tools.ordered(update, verdict)
         key = rank_key(verdict, update)
         with self._ending:
             self._insist(attempt.attempt_id)
@@ -360,6 +361,7 @@ class AttemptTracker:
         if unfinished(attempt.judged, verdict):
             self._stands_beside(attempt, verdict, update, bench_s)
             return bench_s
+        update = self.tools.ordered(update, verdict)
         self.keep(attempt.attempt_id, source, update, verdict, tier)
         self._count(attempt, verdict, update, bench_s)
         for twin in twins(self.attempts, attempt) if not verdict.accepted else ():

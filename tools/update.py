@@ -227,7 +227,6 @@ class Updater:
         self.task, self.arch, self.limits = task, arch, limits or UpdateLimits()
         self._work_with(new_tracer, KernelCompiler(new_compiler, arch, compile_s=self.limits.compile_s))
         self.compile_cases: Sequence[str] = [c.name for c in task.cases]
-        self.ranks_untimed = False  # then each kernel is disassembled, which takes 0.4 s on a quiet machine
 
     def _work_with(self, new_tracer: Callable[[], Worker], compiling: "KernelCompiler") -> None:
         self._compiling = compiling
@@ -259,7 +258,7 @@ class Updater:
         built = self._compile(plans)
         plans, too_large, failure = self._without(plans, built.too_large)
         compile_s = time.perf_counter() - started
-        update = Update(
+        return Update(
             plans,
             built.artefacts,
             _placed(built.failure, source, plans) or failure,
@@ -268,8 +267,6 @@ class Updater:
             (*dropped, *too_large),
             self.task.main.name,
         )
-        ranked = self.ranks_untimed and update.failure is None
-        return replace(update, effective_bytes=self.effective_bytes(update)) if ranked else update
 
     def effective_bytes(self, update: Update, variant: str = "") -> float | None:
         """What orders the main plan (a variant's, if named) where nobody times it; None where its kernels cannot be

@@ -247,7 +247,8 @@ class JudgeActor:
 
         def made() -> bytes:
             given = unpacked(UpdateOrder, order)[0]
-            its, cubins = SentUpdate.of(self._opened(given.task, lambda at: at.tools.updater.update(given.source)))
+            update = self._opened(given.task, lambda at: at.tools.ordered(at.tools.updater.update(given.source)))
+            its, cubins = SentUpdate.of(update)
             return packed(JudgeAnswer(update=its), cubins)
 
         return self._answered(made)

@@ -296,7 +296,6 @@ def updater_for(
     updater = make(task, shop.arch, machine.tracer, machine.compiler, limits)
     if shop.gpu is None:
         updater.compile_cases = [task.main.name]  # the small cases are interpreted, not compiled
-        updater.ranks_untimed = True
     return updater
 
 

@@ -181,7 +181,7 @@ def _repeat(
         place.gpu,
         place.machine,
         place.versions,
-        rank_key(verdict, update),
+        rank_key(verdict, opened.tools.ordered(update, verdict)),
     )
     store.write(event)
     differs = (*differs, *_differences(opened.workshop, run, attempt, update, verdict))

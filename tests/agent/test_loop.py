@@ -56,6 +56,10 @@ class NoteUpdater:
             return Update(failure=Verdict(Status.CRASHED, "it broke"))
         return Update(trace_s=float(source))
 
+    def effective_bytes(self, update: Update) -> float | None:
+        """There is no kernel."""
+        return None
+
 
 class NoteBench:
     """The source said how long it takes."""

@@ -8,6 +8,7 @@ import pytest
 from kerneltune.agent.attempt import Attempt, best, rank_key
 from kerneltune.agent.authors.llm.prompts import result_words
 from kerneltune.agent.authors.search.author import OfflineAuthor
+from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.sass import SassInstruction, phases
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
@@ -59,10 +60,13 @@ class ModelNew(torch.nn.Module):
 
 def compiled(machine: Machine, source: str) -> Update:
     updater = Updater(RMS_NORM, "sm_90", machine.tracer, machine.compiler)
-    updater.ranks_untimed = True
     update = updater.update(source)
     assert update.failure is None, update.failure
-    return update
+    return without_gpu(updater).ordered(update, CHECKED)
+
+
+def without_gpu(updater: Updater) -> Evaluator:
+    return Evaluator(updater, None, "checking")  # type: ignore[arg-type]
 
 
 def widths(machine: Machine, update: Update) -> set[str]:
@@ -80,6 +84,14 @@ def test_without_a_clock_one_wide_read_comes_before_two_of_two_bytes(machine: Ma
     assert twice.effective_bytes is not None
     assert once.effective_bytes == pytest.approx(3 * ROWS * COLS * 2, rel=0.1)  # x, weight out of the cache, y
     assert twice.effective_bytes > 2 * once.effective_bytes
+
+
+def test_what_is_wrong_or_timed_is_not_disassembled_for_an_order(machine: Machine) -> None:
+    updater = Updater(RMS_NORM, "sm_90", machine.tracer, machine.compiler)
+    update = updater.update(TWICE)
+    assert without_gpu(updater).ordered(update, Verdict(Status.WRONG, "one is off")) is update
+    assert Evaluator(updater, None, "timing").ordered(update, CHECKED) is update  # type: ignore[arg-type]
+    assert without_gpu(updater).ordered(update).effective_bytes is not None  # whose verdict is not known yet
 
 
 def test_without_a_clock_what_leaves_work_to_a_library_comes_after_what_is_all_in_kernels() -> None:
