@@ -265,7 +265,14 @@ def test_what_a_task_prints_stays_inside(tmp_path: Path, capsys: pytest.CaptureF
         ),
         (
             model("x: return x, object()", "[torch.rand(2)]"),
-            r"describing failed: TypeError: arguments and results are tensors, .* not object",
+            r"describing the answer failed: TypeError: .* are tensors, .* not object, which Model itself can make",
+        ),
+        (
+            model("x: return x", "[torch.rand(2)]").replace(
+                "    def f", "    def __init__(self, c): super().__init__()\n    def f"
+            )
+            + "\ndef get_init_inputs(): return [object()]\n",
+            r"describing get_init_inputs\(\) failed: TypeError: .* not object, which Model itself can make",
         ),
     ],
 )

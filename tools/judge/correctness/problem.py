@@ -968,8 +968,12 @@ class _Size:
 
 def _described(task: TaskFile, case: CaseDef) -> CaseSpec:
     size = _Size.of(task, case)
-    with blame(task, "describing"):
-        init_args, inputs, outputs = (spec_of(part) for part in (list(size.init_args), list(size.inputs), size.outputs))
+    with blame(task, "describing get_init_inputs()"):
+        init_args = [spec_of(part) for part in size.init_args]
+    with blame(task, "describing get_inputs()"):
+        inputs = [spec_of(part) for part in size.inputs]
+    with blame(task, "describing the answer"):
+        outputs = spec_of(size.outputs)
     return CaseSpec(
         name=case.name,
         inputs=tuple(inputs),
