@@ -282,6 +282,13 @@ def test_a_reference_that_fails_is_one_line_with_its_place(tmp_path: Path, sourc
     assert "\n" not in str(caught.value)
 
 
+def test_a_reference_that_fails_in_another_case_than_the_timed_one_names_it_and_its_constants(tmp_path: Path) -> None:
+    constants = 'ROWS = 4\nCASES = [{"name": "ragged", "ROWS": 3}]'
+    source = model("x: return x @ x", "[torch.rand(ROWS, 4)]", constants)
+    with pytest.raises(TaskError, match=r"line 8: forward\(\) failed: .*; in case ragged, with ROWS = 3$"):
+        describe(task_of(tmp_path, source))
+
+
 FOREIGN = {
     "large_softmax": model("x: return torch.softmax(x, 1)", "[torch.rand(batch, dim)]", "batch = 4096\ndim = 393216"),
     "large_matmul": model(

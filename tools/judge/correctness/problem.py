@@ -967,7 +967,14 @@ class _Size:
 
 
 def _described(task: TaskFile, case: CaseDef) -> CaseSpec:
-    size = _Size.of(task, case)
+    try:
+        size = _Size.of(task, case)
+    except TaskError as error:
+        if case.name == MAIN or type(error) is not TaskError:
+            raise
+        # the file's own constants work, so that its line alone does not tell what was wrong
+        constants = ", ".join(f"{name} = {value!r}" for name, value in case.overrides)
+        raise TaskError(f"{error}; in case {case.name}, with {constants or 'the constants of main'}") from error
     with blame(task, "describing get_init_inputs()"):
         init_args = [spec_of(part) for part in size.init_args]
     with blame(task, "describing get_inputs()"):
