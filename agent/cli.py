@@ -15,7 +15,15 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Annotated, Any, Literal, get_args
 
-from cyclopts import App, CoercionError, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
+from cyclopts import (
+    App,
+    ArgumentCollection,
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    Parameter,
+    UnknownOptionError,
+)
 from cyclopts.command_spec import CommandSpec
 from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 
@@ -71,11 +79,21 @@ class _Commands(App):
                 command.help = None  # a page of its own says more
 
 
+def _whole(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Refuse a fraction where a whole number is wanted: cyclopts rounds it."""
+    for argument in arguments:
+        if int in (argument.hint, *get_args(argument.hint)):
+            for token in argument.tokens:
+                if "." in token.value:
+                    raise CoercionError(token=token, argument=argument, target_type=int)
+
+
 app = _Commands(
     name="optimize",
     help="Find the fastest GPU kernel for a PyTorch task and verify it.",
     help_format="plaintext",
     default_parameter=Parameter(show_default=False, name_transform=flag_of),
+    config=_whole,
     suppress_keyboard_interrupt=False,  # who presses Ctrl-C is told how to go on
     help_epilogue="""
 Examples:

@@ -147,6 +147,8 @@ def chosen_settings(arguments: Mapping[str, object]) -> Settings:
         if (value := values[name]) is not None and not holds(value):
             shown = f"{value:g}" if isinstance(value, float) else str(value)[:40]  # no float holds an int of 400 digits
             raise UsageError(f"{_named(name, sourced)} {shown}: {wanted}")
+    if (folder := sourced["runs_dir"].value) and Path(str(folder)).is_file():
+        raise UsageError(f"{_named('runs_dir', sourced)} {folder} is a file; give the folder that it lies in")
     if values["arch"]:
         values["arch"] = _target(str(values["arch"]), _named("arch", sourced))
     return Settings(**values)  # type: ignore[arg-type]

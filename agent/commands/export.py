@@ -192,7 +192,10 @@ def export(
         print(jsonlib.dumps(told, allow_nan=False))
     elif not rows:
         left = sum(written.filtered.values())
-        why = f"the filters left out all of {words.plural(left, 'row')}" if left else "these runs make no rows"
+        made = "; ".join(f"{one.name}: {one.about}" for one in recipe.formats)
+        why = (
+            f"the filters left out all of {words.plural(left, 'row')}" if left else f"these runs make no rows of {made}"
+        )
         print(f"nothing was written: {why}")
     else:
         page = standard_page(colour=True)

@@ -66,7 +66,7 @@ from kerneltune.agent.settings import Language, Tier
 from kerneltune.agent.view.output import RUN_SCHEMA_VERSION, say
 from kerneltune.agent.view.state import ViewState
 from kerneltune.agent.view.text import plural
-from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, plain
+from kerneltune.tools.schema.codec import Json, did_you_mean, encode, leads_within, one_line, parsed, plain
 from kerneltune.tools.schema.errors import KerneltuneError, StoreError, TaskError, Unfit, UsageError, is_shortage
 from kerneltune.tools.schema.verdict import Status, evaluator_sha256, versions
 from kerneltune.tools.task.load import builtin_names
@@ -218,12 +218,21 @@ async def read_body(request: Request, kind: type[Body], limit_s: float) -> Body:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        raise HttpError(400, _in_words(error)) from error
+        raise HttpError(400, _in_words(error, kind)) from error
 
 
-def _in_words(error: ValidationError) -> str:
-    found = [(".".join(map(str, one["loc"])), str(one["msg"])) for one in error.errors(include_input=False)]
-    return one_line("; ".join(f"{where}: {what}" if where else what for where, what in found[:4]), 500)
+def _in_words(error: ValidationError, kind: type[BaseModel]) -> str:
+    """What is wrong with a body, without pydantic's words for its own classes."""
+    found = []
+    for one in error.errors(include_input=False)[:4]:
+        loc, what = one["loc"], str(one["msg"]).removeprefix("Value error, ")
+        if one["type"] == "extra_forbidden":
+            known = kind.model_fields if len(loc) == 1 else ()
+            what = f"no such field; {did_you_mean(str(loc[-1]), known, 'GET /openapi.json describes all')}"
+        elif not loc and one["type"] == "model_type":
+            what = "the body is not a JSON object"
+        found.append(f"{'.'.join(map(str, loc))}: {what}" if loc else what)
+    return one_line("; ".join(found), 500)
 
 
 # Sessions and benches -------------------------------------------------------------------------------------------------

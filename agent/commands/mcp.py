@@ -626,12 +626,12 @@ class CallFailed(Exception):
 
 def _checked(kind: type[Checked], arguments: Arguments) -> Checked:
     """The arguments of a tool of ours. Raises UsageError, which names each field and what is wrong with it."""
-    from kerneltune.agent.authors.llm.author import argument_problem
+    from kerneltune.agent.authors.llm.author import argument_problems
 
     try:
         return kind.model_validate(arguments)
     except ValidationError as error:
-        raise UsageError("; ".join(map(argument_problem, error.errors()))) from error
+        raise UsageError(argument_problems(error, kind)) from error
 
 
 def _client(ctx: Context) -> str:

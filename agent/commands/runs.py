@@ -9,6 +9,7 @@ from kerneltune.agent.commands import DATABASE, AsJson, MinSpeedup, RunsDir, Ver
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view.output import columns, run_json, short, standard_page
 from kerneltune.agent.view.text import best_in_words, where
+from kerneltune.tools.schema.codec import plain
 
 _LIMIT = 20
 _SPARE = ("task", "ended", "accepted", "where", "author")  # in a narrow window: an id names its task
@@ -63,7 +64,8 @@ def runs(
         return 0
     if not found:
         is_any = any((task, model, verdict, min_speedup))
-        print("no run passes these filters" if is_any else "no runs yet; start one with: optimize --task softmax")
+        none = f"no runs yet in {plain(str(settings.runs_dir))}; start one with: optimize --task softmax"
+        print("no run passes these filters" if is_any else none)
         return 0
     shown = ("run", "task", "author", "where", "attempts", "accepted", "best", "ended")
     table = columns(*shown, right=("attempts", "accepted"), cut=("author", "where"), spare=_SPARE)

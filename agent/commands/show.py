@@ -43,6 +43,7 @@ from kerneltune.agent.view.output import (
     facts,
     heading,
     run_json,
+    say,
     short,
     standard_page,
     status_line,
@@ -212,6 +213,10 @@ def _show_attempt(store: "Store", attempt_id: str, parts: Parts, page: Page, *, 
         _exactly(shown.record.source, page, source=True)
     if parts.diff:
         _exactly(shown.diff, page)
+        if not shown.record.parent_id:
+            say(
+                f"attempt {one_line(attempt_id)} has no parent, so there is no diff; --against RUN/NUMBER names another"
+            )
     if parts.receipt:
         _exactly(_receipt(store, attempt_id), page)
     if parts.conversation:

@@ -254,6 +254,8 @@ def _value(hint: Any, text: str) -> Any:
 
 
 def _kind(hint: Any) -> str:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return f"{_kind(typing.get_args(hint)[0])} or none"
     if typing.get_origin(hint) is typing.Literal:
         return f"one of {', '.join(map(str, typing.get_args(hint)))}"
     return {bool: "true or false", int: "a whole number", float: "a number"}.get(hint, "possible")

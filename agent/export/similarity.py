@@ -223,7 +223,8 @@ class Fractions:
         shares = (self.validation, self.test)
         if not all(math.isfinite(s) and 0 <= s <= 1 for s in shares) or sum(shares) > 1:
             raise UsageError(
-                f"splits of {self.validation} and {self.test}: shares lie within 0 and 1, and so does their sum"
+                f"--test {self.test:g} and --validation {self.validation:g}: shares lie within 0 and 1, "
+                "and so does their sum"
             )
 
 

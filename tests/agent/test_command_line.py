@@ -82,7 +82,7 @@ print([m for m in ("torch", "sqlalchemy", "pydantic") if m in sys.modules])
         command = [sys.executable, "-c", code]
         return subprocess.run(command, cwd=tmp_path, env=env(), capture_output=True, text=True).stdout
 
-    assert listed().splitlines() == ["no runs yet; start one with: optimize --task softmax", "[]"]
+    assert listed().splitlines() == ["no runs yet in runs; start one with: optimize --task softmax", "[]"]
     assert not list(tmp_path.iterdir())
     with Store.open(tmp_path / "runs") as store:
         store.write(started("20260101-120000-softmax-ab12"))
@@ -148,7 +148,9 @@ MISTAKES = {
     "mine.py": "did you mean: optimize --task mine.py",
     "zzz": "no command 'zzz'; commands: bench, browse, capture",
     "runs --jsno": "runs has no flag --jsno; did you mean --json?",
-    "runs --limit ten": "--limit 'ten' is not a whole number",
+    "runs --limit ten": "--limit 'ten' is not a whole number; see optimize runs --help",
+    "runs --limit 1.6": "--limit '1.6' is not a whole number; see optimize runs --help",
+    "--task softmax --max-attempts 1.5": "--max-attempts '1.5' is not a whole number; see optimize --help",
     "runs --verdict corect": "did you mean correct?",
     "--task softmax --effort hihg": "--effort 'hihg' is not one of low, medium, high, xhigh, max; did you mean high?",
     "--task softmax --max-cost $2": "--max-cost '$2' is not a number",

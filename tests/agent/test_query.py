@@ -146,7 +146,14 @@ def test_the_source_comes_out_byte_for_byte(folder: Path) -> None:
 def test_of_a_run_the_source_is_that_of_its_best(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert told(capfd, "show", MODEL, "--receipt") == '{"statement": "right"}\n'
     assert told(capfd, "show", FILES, "--source").startswith("    x0 = tl.load")  # of its only attempt
-    assert told(capfd, "show", FILES, "--diff") == ""  # which has no parent
+
+
+def test_a_diff_of_an_attempt_without_a_parent_is_empty_and_says_why(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capfd, "show", FILES, "--diff")
+    assert (code, out) == (0, "")
+    assert err.startswith(f"attempt {FILES}/1 has no parent, so there is no diff")
 
 
 def test_the_diff_is_one_that_patch_takes(folder: Path, tmp_path: Path) -> None:
@@ -294,7 +301,7 @@ def test_merging_brings_runs_receipts_and_best_kernels_once(
     would = told(capfd, "merge", other, "--dry-run")
     assert f"{other}: 2 new runs, 0 went on, 0 known already, 0 left out; 3 attempts" in would
     assert "and 2 files would come" in would
-    assert told(capfd, "runs") == "no runs yet; start one with: optimize --task softmax\n"
+    assert told(capfd, "runs") == "no runs yet in runs; start one with: optimize --task softmax\n"
     assert "and 2 files came" in told(capfd, "merge", f"{other}/{FILE_NAME}")
     assert (tmp_path / "runs" / MODEL / "best.py").read_text() == "# best\n"
     (tmp_path / "runs" / MODEL / "best.py").write_text("# mine\n")

@@ -633,7 +633,9 @@ def test_one_client_does_not_take_all_places(begun: workers.Workers, tmp_path: P
     [
         (b"nothing", "not JSON"),
         (b"\xff", "not JSON"),
-        (b"[]", "valid dictionary"),
+        (b"[]", "the body is not a JSON object"),
+        (b'{"task": "softmax", "sorce": "x"}', "sorce: no such field; did you mean source?"),
+        (b'{"task": "softmax", "source": "x", "limits": {"trace": 1}}', "limits.trace: no such field; GET /openapi"),
         (b'{"task": "softmax"}', "give one of source, sources"),
         (b'{"task": "softmax", "reference_code": "x", "source": ""}', "give one of task, reference_code"),
         (b'{"task": 7, "source": "x"}', "task: Input should be a valid string"),

@@ -76,6 +76,7 @@ def test_a_folder_may_lie_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
         ("KERNELTUNE_CONFIRM", "perhaps", "is not true or false"),
         ("KERNELTUNE_RUNS_DIR", "", "is not a folder"),
         ("KERNELTUNE_RUNS_DIR", "~nosuchuser/x", "RUNS_DIR='~nosuchuser/x' is not a folder"),
+        ("KERNELTUNE_RUNS_DIR", __file__, "test_settings.py is a file; give the folder that it lies in"),
         ("KERNELTUNE_PATIENCE", "0", "KERNELTUNE_PATIENCE 0: give at least 1"),
         ("KERNELTUNE_STRATEGY", "bestof", "did you mean best-of"),
         ("KERNELTUNE_ARCH", "sm_12", "KERNELTUNE_ARCH: no compile target 'sm_12'; known: .*sm_90"),

@@ -1198,12 +1198,19 @@ def _answer(module: nn.Module, state: dict[str, Tensor], inputs: list[Any], *, t
     fixed = {name: its.value for name, its in PARAMETERS.items() if isinstance(its, Given) and name in takes}
     by_name = dict(zip((name for name, value in PARAMETERS.items() if value is INPUT), inputs, strict=True))
     is_plain = list(PARAMETERS)[: len(inputs)] == list(by_name)
+    # a module of a person's, unlike the task's Model around it, may take an argument by its name only
+    by_place = [
+        name
+        for name in by_name
+        if is_plain and not (name in takes and takes[name].kind is inspect.Parameter.KEYWORD_ONLY)
+    ]
     were = {one: one.training for one in module.modules()}
     try:
         module.train(training)
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(0)
-            args, named = (tuple(inputs), fixed) if is_plain else ((), {**by_name, **fixed})
+            named = {**by_name, **fixed}
+            args = tuple(named.pop(name) for name in by_place)
             return _tensors(torch.func.functional_call(module, state, args, named))
     finally:
         for one, was in were.items():

@@ -448,7 +448,15 @@ def _init_value(parameter: Parameter) -> tuple[str, bool]:
     """An expression for an argument of a constructor, and whether its name told what it is."""
     name = parameter.name
     known = _LENGTHS.get(name) or _NUMBERS.get(name)
+    if _is_object(parameter):
+        return f"{parameter.kind}()", False
     return (known, len(name) > 1) if known else (_OF_KIND.get(parameter.kind, "64"), False)
+
+
+def _is_object(parameter: Parameter) -> bool:
+    """Whether an argument of a constructor is annotated with a class, such as a configuration: a task's arguments are
+    tensors and plain values, so its Model makes the object."""
+    return re.fullmatch(r"(?:\w+\.)*[A-Z]\w*", parameter.kind) is not None and parameter.kind not in ("Any", "Tensor")
 
 
 def _role(given: str) -> str:
@@ -968,10 +976,11 @@ def task_source(
     found = guess(parts, calls, made_with)
     if not found.inputs:
         raise TaskError(f"{parts.name} takes no tensor that must be given, and a task needs one to vary")
-    required = [p for p in parts.init if p.name in found.init]
+    objects = {p.name: found.init[p.name] for p in parts.init if p.name in found.init and _is_object(p)}
+    required = [p for p in parts.init if p.name in found.init and p.name not in objects]
     adapted = bool(found.values) or any(p.keyword and not p.default for p in parts.forward)
     is_model = parts.is_module and parts.name == "Model"
-    if is_model and (adapted or any(p.keyword for p in required)):
+    if is_model and (adapted or objects or any(p.keyword for p in required)):
         raise TaskError(
             "Model takes keyword arguments, or arguments that are not tensors, so the task needs a wrapper: "
             "rename yours first"
@@ -993,7 +1002,9 @@ def task_source(
         is_model=is_model,
         adapted=adapted,
         required=[p.name for p in required],
-        given_init=list(_given(parts.init, {p.name: p.name for p in required})),
+        objects=list(objects),
+        unsure=[name for name in found.unsure if name not in objects],
+        given_init=list(_given(parts.init, {p.name: p.name for p in required}, objects)),
         given=list(_given(parts.forward, {name: name for name in names}, found.values)),
     )
     return re.sub(r"\n{4,}", "\n\n\n", text).rstrip("\n") + "\n"

@@ -487,12 +487,18 @@ def _arguments(call: ToolCall) -> _Arguments:
     try:
         return ARGUMENTS[call.name].model_validate(call.arguments)
     except ValidationError as error:
-        raise Mistake("; ".join(map(argument_problem, error.errors()[:_MOST_PROBLEMS]))) from error
+        raise Mistake(argument_problems(error, ARGUMENTS[call.name])) from error
 
 
-def argument_problem(error: Any) -> str:
-    """What pydantic found wrong with one argument of a call."""
+def argument_problems(error: ValidationError, kind: type[BaseModel]) -> str:
+    """What pydantic found wrong with the arguments of a call."""
+    return "; ".join(_argument_problem(one, kind) for one in error.errors()[:_MOST_PROBLEMS])
+
+
+def _argument_problem(error: Any, kind: type[BaseModel]) -> str:
     place = ".".join(map(str, error["loc"])) or "the arguments"
+    if error["type"] == "extra_forbidden" and len(error["loc"]) == 1:
+        return f"`{place}`: there is no such argument; it takes {', '.join(kind.model_fields)}"
     if error["type"] in ("missing", "extra_forbidden"):
         return f"`{place}`: {error['msg'].lower()}"
     given = error.get("input")

@@ -357,7 +357,8 @@ def test_a_disk_that_takes_no_more_leaves_nothing_half_valid(runs_dir: Path, tmp
         (["--format", "kto", "--reward", "kevn"], "kevin"),
         (["--format", "kto", "--task", "cross_entropy_raged"], "did you mean cross_entropy_ragged"),
         (["--format", "kto", "--author", "nobody"], "nobody"),
-        (["--format", "kto", "--test", "1.5"], "1.5"),
+        (["--format", "kto", "--test", "1.5"], "--test 1.5 and --validation 0"),
+        (["--format", "kto:least_speedup=fast"], "least_speedup='fast' is not a number or none"),
         (["--format", "kto", "--leak-check", "nowhere"], "nowhere"),
         (["--format", "kto", "--where", "provider=antropic"], "did you mean anthropic"),
         (["--format", "kto", "--no-duplicates", "--where", "near_first=true"], "leave out --no-duplicates"),
@@ -374,6 +375,13 @@ def test_bad_input_is_one_line_that_names_the_value_and_the_way_out(
     assert told in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_was_written_a_person_is_told_what_a_row_of_the_format_is(tmp_path: Path) -> None:
+    keep(tmp_path / "runs", run().run, *tried(1, Status.CHECKED))  # a search holds no conversation
+    done = optimize("export", "--format", "openai", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "rows of openai: conversations as fine-tuning files of OpenAI's API" in done.stdout
 
 
 def test_a_place_without_runs_says_how_to_get_some(tmp_path: Path) -> None:

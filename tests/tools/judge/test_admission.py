@@ -144,3 +144,22 @@ def test_what_only_another_battery_refuses_needs_no_note(tmp_path: Path) -> None
 def test_an_operand_of_little_weight_matters_all_the_same(tmp_path: Path) -> None:
     task = written(tmp_path, "x, b: return x + 1e-4 * b")
     assert operands_that_matter(Problem.load(task)) == {"input:0": True, "input:1": True}
+
+
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        ("torch.dropout(x, 0.5, True) + b", "forward draws random numbers"),
+        ("x[x > 0.5] * b.sum()", "the shape of what forward returns depends on the values of its inputs"),
+        ("float((x + b).sum())", "forward returns no tensor"),
+        ("None", "forward returns no tensor"),
+    ],
+)
+def test_a_reference_without_an_answer_that_a_kernel_could_give_is_found_out(
+    tmp_path: Path, forward: str, why: str
+) -> None:
+    assert notes_of(written(tmp_path, f"x, b: return {forward}")) == [f"{why}, so that no kernel can be right"]
+
+
+def test_a_reference_that_drops_out_in_training_only_is_sound(tmp_path: Path) -> None:
+    assert notes_of(written(tmp_path, "x, b: return torch.dropout(x, 0.5, self.training) + b")) == []

@@ -265,7 +265,14 @@ def test_what_a_task_prints_stays_inside(tmp_path: Path, capsys: pytest.CaptureF
         ),
         (
             model("x: return x, object()", "[torch.rand(2)]"),
-            r"describing failed: TypeError: arguments and results are tensors, .* not object",
+            r"describing the answer failed: TypeError: .* are tensors, .* not object, which Model itself can make",
+        ),
+        (
+            model("x: return x", "[torch.rand(2)]").replace(
+                "    def f", "    def __init__(self, c): super().__init__()\n    def f"
+            )
+            + "\ndef get_init_inputs(): return [object()]\n",
+            r"describing get_init_inputs\(\) failed: TypeError: .* not object, which Model itself can make",
         ),
     ],
 )
@@ -273,6 +280,13 @@ def test_a_reference_that_fails_is_one_line_with_its_place(tmp_path: Path, sourc
     with pytest.raises(TaskError, match=message) as caught:
         describe(task_of(tmp_path, source))
     assert "\n" not in str(caught.value)
+
+
+def test_a_reference_that_fails_in_another_case_than_the_timed_one_names_it_and_its_constants(tmp_path: Path) -> None:
+    constants = 'ROWS = 4\nCASES = [{"name": "ragged", "ROWS": 3}]'
+    source = model("x: return x @ x", "[torch.rand(ROWS, 4)]", constants)
+    with pytest.raises(TaskError, match=r"line 8: forward\(\) failed: .*; in case ragged, with ROWS = 3$"):
+        describe(task_of(tmp_path, source))
 
 
 FOREIGN = {

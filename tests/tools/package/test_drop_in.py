@@ -780,6 +780,27 @@ def test_a_function_is_replaced_under_its_own_name_with_its_own_arguments(tmp_pa
     assert place.calls == {"kernel": 2, "reference": 4}
 
 
+class Gated(nn.Module):
+    """A module that takes an argument by its name only, where the task's Model around it has none such."""
+
+    def forward(self, x: torch.Tensor, *, gate: torch.Tensor) -> torch.Tensor:
+        return x * gate.sigmoid()
+
+
+def test_a_module_that_takes_a_tensor_by_name_only_is_patched(tmp_path: Path) -> None:
+    task = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, gate): return x * gate.sigmoid()
+def get_inputs(): return [torch.randn(4, 8), torch.randn(4, 8)]
+"""
+    op = file_of(tmp_path, task, task.replace("Model", "ModelNew"), "gated")
+    net, x = nn.Sequential(Gated()).eval(), torch.randn(4, 8)
+    op.patch(net, "0")
+    assert torch.equal(net[0](x, gate=x), x * x.sigmoid())
+    assert op.calls(net) == {"0": {"kernel": 1}}
+
+
 def test_importing_a_file_twice_or_two_of_them_is_no_clash(tmp_path: Path) -> None:
     one = file_of(tmp_path, NORM, NORM_KERNEL)
     again, other = file_of(tmp_path, NORM, NORM_KERNEL), file_of(tmp_path, NORM, NORM_KERNEL + "# another\n")

@@ -220,6 +220,17 @@ def test_what_a_constructor_wants_by_name_is_given_by_name(tmp_path: Path) -> No
     assert answer(text).shape == (63, 65)
 
 
+def test_an_object_that_a_constructor_wants_is_made_by_the_task_s_model_and_marked(tmp_path: Path) -> None:
+    source = module(
+        "def __init__(self, cfg: Config, dim: int):\n    super().__init__()\n    self.scale = cfg.scale\n"
+        "def forward(self, x):\n    return x * self.scale"
+    ).replace("class M", "class Config:\n    scale = 3.0\nclass M")
+    text = made("M", tmp_path, source)
+    assert "super().__init__(cfg=Config(), dim=dim)  # LOOK: cfg" in text
+    assert "return [COLS]  # dim" in text
+    assert answer(text).shape == (63, 129)
+
+
 @pytest.mark.parametrize(
     ("arguments", "given"),
     [

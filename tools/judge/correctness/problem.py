@@ -967,9 +967,20 @@ class _Size:
 
 
 def _described(task: TaskFile, case: CaseDef) -> CaseSpec:
-    size = _Size.of(task, case)
-    with blame(task, "describing"):
-        init_args, inputs, outputs = (spec_of(part) for part in (list(size.init_args), list(size.inputs), size.outputs))
+    try:
+        size = _Size.of(task, case)
+    except TaskError as error:
+        if case.name == MAIN or type(error) is not TaskError:
+            raise
+        # the file's own constants work, so that its line alone does not tell what was wrong
+        constants = ", ".join(f"{name} = {value!r}" for name, value in case.overrides)
+        raise TaskError(f"{error}; in case {case.name}, with {constants or 'the constants of main'}") from error
+    with blame(task, "describing get_init_inputs()"):
+        init_args = [spec_of(part) for part in size.init_args]
+    with blame(task, "describing get_inputs()"):
+        inputs = [spec_of(part) for part in size.inputs]
+    with blame(task, "describing the answer"):
+        outputs = spec_of(size.outputs)
     return CaseSpec(
         name=case.name,
         inputs=tuple(inputs),

@@ -395,6 +395,16 @@ class ReferenceModel:
         with blame(self.task, "forward()"), plain_arithmetic(tf32=self.precision == "tf32_ok"), torch.no_grad():
             return self._forward(self.model, map_tensors(Tensor.clone, inputs))
 
+    def draws_numbers(self, inputs: tuple[Any, ...]) -> bool:
+        """Whether the answer follows from more than inputs and parameters: a seed repeats it, another does not."""
+        own, answers = self._seed, []
+        try:
+            for self._seed in (own, own, own + 1):  # of what forward draws; the parameters stay
+                answers.append([_bytes_of(t) for t in tensors(self.native(inputs))])
+        finally:
+            self._seed = own
+        return answers[0] == answers[1] != answers[2]
+
     def reference(self, inputs: tuple[Any, ...], *, whole: bool = False) -> Answer:
         """The reference in float64; in its own dtype, with the reason, when it cannot run so or lacks memory."""
         try:
@@ -451,6 +461,10 @@ class ReferenceModel:
         seed_everything(self._seed)  # dropout and the like: the same draw in every arithmetic
         with torch.device(self.device):
             return map_tensors(Tensor.detach, model(*inputs))
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    return bytes(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
 
 
 def _without_float64(error: TaskError) -> Limitation:

@@ -107,7 +107,10 @@ def spec_of(tree: Tree) -> Json:
         return encode(tree)
     if isinstance(tree, torch.dtype):
         return {"$dtype": dtype_name(tree)}
-    raise TypeError(f"arguments and results are tensors, numbers, strings or None, not {type(tree).__name__}")
+    raise TypeError(
+        f"arguments and results are tensors, numbers, strings or None, not {type(tree).__name__}, "
+        "which Model itself can make or take apart"
+    )
 
 
 def nbytes(tree: Tree) -> int:

@@ -127,6 +127,8 @@ def warnings_of(task: TaskFile, spec: TaskSpec) -> list[str]:
     case = min(visible, key=lambda c: (c.bytes_moved + c.flops, c.name)).name
     try:
         problem = Problem.load(task, case)
+        if why := _unanswerable(problem):  # all else would follow from it
+            return [f"{why}, so that no kernel can be right"]
         results = list(_case(problem, ("own",)))
         if _passing(results):  # the other batteries may still catch it
             results += _case(problem, CORE[1:])
@@ -144,6 +146,25 @@ def warnings_of(task: TaskFile, spec: TaskSpec) -> list[str]:
     if problem.slow:
         doubts.append(f"the reference is slow: whether its answer depends on every operand of case {case} is not known")
     return doubts
+
+
+def _unanswerable(problem: Problem) -> str:
+    """Why the reference has no answer that a launch plan could give; "" where nothing speaks against it."""
+    if problem.slow:
+        return ""
+    inputs, other = problem.inputs(1) or (), problem.inputs(2) or ()
+    answers = [_shapes(problem.native(one)) for one in (inputs, other)]
+    if not any(answers):
+        return "forward returns no tensor"
+    if answers[0] != answers[1] and _shapes(inputs) == _shapes(other):
+        return "the shape of what forward returns depends on the values of its inputs"
+    if problem.draws_numbers(inputs):
+        return "forward draws random numbers"
+    return ""
+
+
+def _shapes(tree: Tree) -> list[torch.Size]:
+    return [tensor.shape for tensor in tensors(tree)]
 
 
 def _case(problem: Problem, batteries: Sequence[str] = BATTERIES) -> Iterator[AdmissionResult]:
