@@ -170,7 +170,7 @@ def constants(source: str) -> dict[str, object]:
     Do not change what is returned."""
     try:
         found = dict(assignments(syntax_tree(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except SyntaxError:
         return {}
     return {name: value for name, node in found.items() if (value := _literal(node)) is not None}
 

@@ -49,7 +49,7 @@ def parse(source: str) -> ast.Module | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in strings
             return syntax_tree(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+    except SyntaxError:
         return None
 
 

@@ -270,15 +270,24 @@ _PARSING = threading.RLock()
 
 def syntax_tree(source: str | bytes, filename: str = "<unknown>") -> ast.Module:
     """`ast.parse`, by one thread at a time: CPython before 3.11.8 has one count of depth for all threads
-    (gh-106905), so that two at once may end in a SystemError: seen once in 350 rollouts of a service."""
-    with _PARSING:
+    (gh-106905), so that two at once may end in a SystemError: seen once in 350 rollouts of a service. Whatever is not
+    Python is a SyntaxError."""
+    with _PARSING, _as_syntax_errors():
         return ast.parse(source, filename)
 
 
 def expression_tree(text: str) -> ast.expr:
     """The same of an expression."""
-    with _PARSING:
+    with _PARSING, _as_syntax_errors():
         return ast.parse(text, mode="eval").body
+
+
+@contextlib.contextmanager
+def _as_syntax_errors() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, OverflowError, RecursionError, MemoryError) as error:
+        raise SyntaxError(str(error) or "it is nested too deeply, or no memory is left") from error
 
 
 def read_file(path: Path, most_bytes: int = MOST_FILE_BYTES) -> bytes:

@@ -27,7 +27,7 @@ from kerneltune.tools.schema.codec import (
     syntax_tree,
 )
 from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.task.load import NOT_PYTHON, task_name
+from kerneltune.tools.task.load import task_name
 from kerneltune.tools.task.write import TAKEN
 
 FILE_NAME = "definition.json"
@@ -137,7 +137,7 @@ def _reference(definition: KernelDefinition) -> tuple[str, str]:
     is called."""
     try:
         tree = syntax_tree(definition.reference)
-    except (SyntaxError, *NOT_PYTHON) as error:
+    except SyntaxError as error:
         raise TaskError(f"its reference is not Python: {one_line(str(error), 200)}") from error
     run = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run"), None)
     if run is None:
@@ -211,7 +211,7 @@ class _Writer:
             return ast.Constant(axis.value)
         try:
             found = expression_tree((axis.expression or "").strip())
-        except (SyntaxError, *NOT_PYTHON) as error:
+        except SyntaxError as error:
             raise TaskError(f"axis {name}: {axis.expression!r:.60} is no expression") from error
         return self._checked(found, name, (*above, name))
 

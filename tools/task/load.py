@@ -34,7 +34,6 @@ _MOST_SLACK = 1 << 16  # elements, of a pitch too
 _MOST_ALIGNMENT = 512  # bytes: as the judge's buffers lie
 _BUILTIN_DIR = Path(__file__).parent.with_name("tasks")
 TABLE = _BUILTIN_DIR / "described.json"  # by sha256 of the file: TaskSpec without its source
-NOT_PYTHON = (ValueError, RecursionError, MemoryError)  # of ast.parse and decode; the last: nested too deeply
 _EXTRAS = ("CASES", "PRECISION", "INPUTS", "NOTES", "WEIGHT")
 _LONGEST_NAME = 100  # characters; a folder of a run is named after its task
 FLAGS = ("name", "held_out", "cpu", "weight")  # of a case; everything else in it is a constant
@@ -127,10 +126,11 @@ def builtin_names() -> list[str]:
     return sorted(p.stem for p in _BUILTIN_DIR.glob("*.py") if p.stem != "__init__")
 
 
-def not_python(path: Path, error: BaseException) -> TaskError:
+def not_python(path: Path, error: SyntaxError | UnicodeDecodeError) -> TaskError:
     """Say why a file cannot be parsed."""
-    why = str(error) or "it is nested too deeply, or no memory is left"
-    return TaskError(f"{path} is not a Python file: {why}")
+    if isinstance(error, SyntaxError) and error.lineno:
+        return TaskError(f"{path}, line {error.lineno}: {error.msg}")
+    return TaskError(f"{path} is not a Python file: {error}")
 
 
 def read_task(path: Path) -> TaskFile:
@@ -141,9 +141,7 @@ def read_task(path: Path) -> TaskFile:
         tree = syntax_tree(source, str(path))
     except OSError as error:
         raise TaskError(f"{path} cannot be read: {error.strerror}") from error
-    except SyntaxError as error:
-        raise TaskError(f"{path}, line {error.lineno}: {error.msg}") from error
-    except NOT_PYTHON as error:
+    except (SyntaxError, UnicodeDecodeError) as error:
         raise not_python(path, error) from error
     _require_parts(path, tree)
     extras = {name: node for name, node in assignments(tree) if name in _EXTRAS}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kerneltune.tools.schema.codec import Json, decode, did_you_mean, one_line, syntax_tree
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import TaskSpec, TensorSpec
-from kerneltune.tools.task.load import NOT_PYTHON, not_python
+from kerneltune.tools.task.load import not_python
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -71,9 +71,6 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
     try:
         tree = syntax_tree(source, str(path))
     except SyntaxError as error:
-        line = f", line {error.lineno}" if error.lineno else " is not a Python file"
-        raise TaskError(f"{path}{line}: {error.msg}") from error
-    except NOT_PYTHON as error:
         raise not_python(path, error) from error
     found = _definition(tree, name, path)
     table = symtable.symtable(source, str(path), "exec")
@@ -127,7 +124,7 @@ def names_in(source: str, path: Path) -> list[str]:
     """What of a file could become a task: its functions, and classes with a forward. Raises TaskError."""
     try:
         tree = syntax_tree(source)
-    except (SyntaxError, *NOT_PYTHON) as error:
+    except SyntaxError as error:
         raise not_python(path, error) from error
     return [
         n.name

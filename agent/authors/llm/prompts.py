@@ -291,7 +291,7 @@ def operations(source: str) -> frozenset[str]:
     """What a task's Model calls, whatever the spelling: {"matmul", "softmax"}; nothing of a text that is no Python."""
     try:
         body = syntax_tree(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except SyntaxError:
         return frozenset()
     models = [node for node in body if isinstance(node, ast.ClassDef) and node.name == "Model"]
     nodes = [node for model in models for node in ast.walk(model)]
