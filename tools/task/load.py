@@ -187,6 +187,37 @@ def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
                 yield from _pairs(target, node.value)
 
 
+def lineage(tree: ast.Module, name: str) -> list[ast.ClassDef]:
+    """The class of that name at the top level of a file and those of the same file that it inherits from, in the order
+    in which Python looks into them; none where there is no such class."""
+    known = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+    done: list[ast.ClassDef] = []
+    seen: set[str] = set()
+
+    def visit(one: ast.ClassDef) -> None:
+        if one.name not in seen:  # a file may claim that a class inherits from itself
+            seen.add(one.name)
+            bases = [b.value if isinstance(b, ast.Subscript) else b for b in one.bases]  # Base[T]
+            for base in reversed([b.id for b in bases if isinstance(b, ast.Name) and b.id in known]):
+                visit(known[base])
+            done.append(one)
+
+    if name in known:
+        visit(known[name])
+    return done[::-1]
+
+
+def class_named(tree: ast.Module, name: str) -> ast.ClassDef | None:
+    """The class of that name at the top level of a file."""
+    return next(iter(lineage(tree, name)), None)
+
+
+def method_named(name: str, *classes: ast.ClassDef) -> ast.FunctionDef | None:
+    """The method of the first of these classes that has one of that name."""
+    found = (n for one in classes for n in one.body if isinstance(n, ast.FunctionDef) and n.name == name)
+    return next(found, None)
+
+
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(target, ast.Name):
         yield target.id, value
@@ -296,9 +327,7 @@ def _position(path: Path, name: Any, known: Sequence[str] | None) -> int:
 
 def _forward_arguments(tree: ast.Module) -> list[str] | None:
     """Names of the arguments of Model.forward; None when the file does not spell them out (imported, *args)."""
-    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
-    body = model.body if model else []
-    forward = next((n for n in body if isinstance(n, ast.FunctionDef) and n.name == "forward"), None)
+    forward = method_named("forward", *lineage(tree, "Model")[:1])
     if forward is None or forward.args.vararg is not None:
         return None
     return [a.arg for a in (*forward.args.posonlyargs, *forward.args.args)][1:]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kerneltune.tools.schema.codec import Json, decode, did_you_mean, one_line, syntax_tree
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import TaskSpec, TensorSpec
-from kerneltune.tools.task.load import not_python
+from kerneltune.tools.task.load import lineage, method_named, not_python
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -82,10 +82,10 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
     bound = {b for n in (*imports, *helpers) for b in _bound(n)}
     is_module = isinstance(found, ast.ClassDef)
     _require_free(path, name, bound, is_module=is_module)
-    lineage = _lineage(found, tree) if isinstance(found, ast.ClassDef) else []
-    called = _method(found, "forward", path) if isinstance(found, ast.ClassDef) else found
+    classes = lineage(tree, name) if isinstance(found, ast.ClassDef) else []
+    called = _forward(found, path) if isinstance(found, ast.ClassDef) else found
     forward = _parameters(called, is_module)
-    init = _parameters(_init(lineage), True)
+    init = _parameters(method_named("__init__", *classes), True)
     return CodeParts(
         name=name,
         is_module=is_module,
@@ -94,7 +94,7 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
         definition=_text(source, found),
         forward=forward,
         init=init,
-        body=ast.Module([*lineage] or [found], []),
+        body=ast.Module([*classes] or [found], []),
         words=(ast.get_docstring(found) or "").strip().partition("\n")[0].rstrip("."),
         local_imports=tuple(_local(imports, path.parent)),
         names=frozenset({name, *bound, *used, *(p.name for p in (*forward, *init))}),
@@ -130,40 +130,14 @@ def names_in(source: str, path: Path) -> list[str]:
         n.name
         for n in tree.body
         if (isinstance(n, ast.FunctionDef) and not n.name.startswith("_"))
-        or (isinstance(n, ast.ClassDef) and _find(n, "forward"))
+        or (isinstance(n, ast.ClassDef) and method_named("forward", n))
     ]
 
 
-def _find(found: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    return next((n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
-
-
-def _method(found: ast.ClassDef, name: str, path: Path) -> ast.FunctionDef:
-    if method := _find(found, name):
+def _forward(found: ast.ClassDef, path: Path) -> ast.FunctionDef:
+    if method := method_named("forward", found):
         return method
     raise TaskError(f"{path}: class {found.name} has no forward of its own; name a function, or a class that has one")
-
-
-def _init(lineage: Sequence[ast.ClassDef]) -> ast.FunctionDef | None:
-    return next((init for one in lineage if (init := _find(one, "__init__"))), None)
-
-
-def _lineage(found: ast.ClassDef, tree: ast.Module) -> list[ast.ClassDef]:
-    """The class and those of the same file that it inherits from, in the order in which Python looks into them."""
-    known = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
-    done: list[ast.ClassDef] = []
-    seen: set[str] = set()
-
-    def visit(one: ast.ClassDef) -> None:
-        if one.name not in seen:  # a file may claim that a class inherits from itself
-            seen.add(one.name)
-            bases = [b.value if isinstance(b, ast.Subscript) else b for b in one.bases]  # Base[T]
-            for name in reversed([b.id for b in bases if isinstance(b, ast.Name) and b.id in known]):
-                visit(known[name])
-            done.append(one)
-
-    visit(found)
-    return done[::-1]
 
 
 def _parameters(function: ast.FunctionDef | None, is_method: bool) -> tuple[Parameter, ...]:
@@ -1064,9 +1038,7 @@ def backward_source(task: TaskSpec, source: str) -> str:
     if clash := next((name for name in RENAMED.values() if name in taken), None):
         raise TaskError(f"{task.name} uses the name {clash}, which its gradients need; rename it first")
     tree = syntax_tree(source)
-    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
-    lineage = _lineage(model, tree) if model else []
-    forward = next((found for one in lineage if (found := _find(one, "forward"))), None)
+    forward = method_named("forward", *lineage(tree, "Model"))
     if forward is None or forward.args.vararg or forward.args.kwarg or forward.args.kwonlyargs:
         raise TaskError(
             f"the forward of {task.name} is missing from its file, or has *args, **kwargs or keyword-only arguments, "
