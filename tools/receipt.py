@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from kerneltune.tools.backends.base import throttled
 from kerneltune.tools.sandbox.wire import Enforced
-from kerneltune.tools.schema.codec import Json, encode, number
+from kerneltune.tools.schema.codec import Json, encode, number, plural
 from kerneltune.tools.schema.plan import Plan, plan_hash
 from kerneltune.tools.schema.task import HIDDEN_CASE, TaskSpec, contracts_in_words
 from kerneltune.tools.schema.verdict import (
@@ -103,7 +103,7 @@ def _evidence(task: TaskSpec, verdict: Verdict) -> Iterator[str]:
         worst = max(c.error_ratio for c in verdict.cases)
         failures = sum(not c.ok for c in verdict.cases)
         yield (
-            f"{shapes} case{'s' * (shapes != 1)}, {len(verdict.cases)} input sets, {failures} failures, worst error "
+            f"{plural(shapes, 'case')}, {len(verdict.cases)} input sets, {failures} failures, worst error "
             f"{worst:.2g} of the tolerance"
         )
     if found := limitations_by_sentence(verdict):

@@ -26,7 +26,6 @@ from rich.text import Text
 from kerneltune.agent.commands import Arch, AsJson, RunsDir, missing_for_export
 from kerneltune.agent.models.providers import KEY_VARIABLES
 from kerneltune.agent.settings import Environment, Settings, chosen_settings, environment, unknown_variables
-from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import TextTable, standard_page
 from kerneltune.tools.backends import gpu_info, gpu_setup, gpus_hidden
 from kerneltune.tools.backends.base import GpuInfo
@@ -35,7 +34,7 @@ from kerneltune.tools.sandbox import bubblewrap
 from kerneltune.tools.sandbox.confine import JAILED, available
 from kerneltune.tools.sandbox.rules import Profile
 from kerneltune.tools.sandbox.wire import Enforced
-from kerneltune.tools.schema.codec import encode, one_line
+from kerneltune.tools.schema.codec import encode, one_line, plural
 from kerneltune.tools.schema.errors import Unfit, UsageError
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH, gpu_named, load_ceilings, save_ceilings
 from kerneltune.tools.schema.verdict import version_of
@@ -121,7 +120,7 @@ def _print(found: Sequence[Finding], problems: int, calibration: Path | None) ->
     page.print(table)
     if calibration:
         page.print(f"measured this GPU's ceilings: {calibration}")
-    page.print(f"{words.plural(problems, 'problem')} found" if problems else "no problem found")
+    page.print(f"{plural(problems, 'problem')} found" if problems else "no problem found")
 
 
 def measure_ceilings(machine: "Machine", gpu: GpuInfo, cache_dir: Path) -> Path:

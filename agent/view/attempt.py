@@ -18,7 +18,7 @@ from kerneltune.agent.record.trajectory import Conversation, Message
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import columns, facts, heading, short
 from kerneltune.tools.reflect import evidence_in_words
-from kerneltune.tools.schema.codec import one_line
+from kerneltune.tools.schema.codec import one_line, plural
 from kerneltune.tools.schema.sass import KernelFacts, facts_in_words
 from kerneltune.tools.schema.verdict import CaseResult, Status
 
@@ -174,7 +174,7 @@ def _tables(shown: ShownAttempt) -> Iterator[RenderableType]:
     record = shown.record
     if record.cases:
         right = sum(case.ok for case in record.cases)
-        yield heading(f"worst cases ({right} of {words.plural(len(record.cases), 'input set')} right)")
+        yield heading(f"worst cases ({right} of {plural(len(record.cases), 'input set')} right)")
         yield _cases(record.cases)
     if record.kernels:
         yield heading("kernels")

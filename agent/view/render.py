@@ -34,7 +34,7 @@ from kerneltune.agent.view.state import (
     throttling,
 )
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
-from kerneltune.tools.schema.codec import one_line, shell_word
+from kerneltune.tools.schema.codec import one_line, plural, shell_word
 from kerneltune.tools.schema.verdict import BEYOND_LIGHT, NOT_TIMED, Comparison, Verdict, losses_in_words
 
 if TYPE_CHECKING:
@@ -838,7 +838,7 @@ class BestCurve:
     def title(self, width: int) -> str:
         """What the curve shows, in so many cells."""
         name = {"speed-up": "best speed-up", "time": "best time", "bytes": "least bytes"}[self.kind]
-        whole = f"{name} over {words.plural(len(self.values), 'attempt')}"
+        whole = f"{name} over {plural(len(self.values), 'attempt')}"
         return whole if len(whole) <= width - 4 else name
 
     def label(self, value: float) -> str:
@@ -1350,7 +1350,7 @@ _RUN_FACTS = 9  # lines about the chosen run
 
 
 def _library_title(library: Library, width: int) -> Text:
-    shown = words.plural(len(library.runs), "stored run")
+    shown = plural(len(library.runs), "stored run")
     return _ends(width, [(" kerneltune", "bold"), "  ", (shown, "bold cyan")], [" "])
 
 

@@ -43,11 +43,6 @@ def size(n_bytes: int) -> str:
     return f"{n_bytes} B" if n_bytes < 1024 else f"{n_bytes / 1024:.3g} KiB"
 
 
-def plural(n: int, noun: str) -> str:
-    """Format a count: 1 attempt, 2 attempts."""
-    return f"{n} {noun}{'' if n == 1 else 's'}"
-
-
 def microseconds(us: float) -> str:
     """Format a device time in µs with four digits."""
     return f"{_digits(us)} µs"

@@ -344,6 +344,11 @@ def one_line(text: str, most: int | None = None) -> str:
     return " ".join(plain(text, most).split())
 
 
+def plural(n: int, noun: str) -> str:
+    """A count in words: 1 attempt, 2 attempts."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
 def shell_word(text: str) -> str:
     """Make a text one word of a command that a person may paste into a shell: nothing in it is obeyed there."""
     return shlex.quote(one_line(text))
