@@ -22,6 +22,7 @@ from kerneltune.tools.schema.verdict import (
     Status,
     Tier,
     Verdict,
+    fastest_first,
     light_in_words,
     limitations_by_sentence,
     limitations_in_words,
@@ -64,7 +65,7 @@ def _timed(verdict: Verdict, gpu: Json) -> Iterator[str]:
 
 
 def _speedup(verdict: Verdict) -> str:
-    ordered = sorted(verdict.comparisons, key=lambda c: (c.baseline_us, c.baseline))
+    ordered = fastest_first(verdict.comparisons)
     best = ordered[0]
     others = ", ".join(f"{c.baseline} {c.speedup:.3f}x" for c in ordered)
     of = f" (best of {len(ordered)} baselines: {others})" if len(ordered) > 1 else ""

@@ -59,7 +59,7 @@ from kerneltune.tools.schema.codec import (
 )
 from kerneltune.tools.schema.errors import Unfit, UsageError, WorkerError
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import Status, Verdict, losses_in_words
+from kerneltune.tools.schema.verdict import Status, Verdict, fastest_first, losses_in_words
 from kerneltune.tools.schema.verdict import Tier as VerdictTier
 
 if TYPE_CHECKING:
@@ -413,7 +413,7 @@ def _seconds(file: Attempt) -> float:
 def _measured(file: Attempt) -> str:
     if file.timing is None:
         return f"regs {words.registers(file.kernels)}, spills {words.spill_bytes(file.kernels)} B"
-    fastest = words.fastest_first(file.comparisons)[:1]
+    fastest = fastest_first(file.comparisons)[:1]
     parts = [words.timing(file.timing), *(f"{words.speedup(c)} vs {c.baseline}" for c in fastest)]
     if file.coverage is not None:
         parts.append(f"coverage {file.coverage:.0%}")

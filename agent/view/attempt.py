@@ -20,7 +20,7 @@ from kerneltune.agent.view.output import columns, facts, heading, short
 from kerneltune.tools.reflect import evidence_in_words
 from kerneltune.tools.schema.codec import one_line, plural
 from kerneltune.tools.schema.sass import KernelFacts, facts_in_words
-from kerneltune.tools.schema.verdict import CaseResult, Status
+from kerneltune.tools.schema.verdict import CaseResult, Status, fastest_first
 
 _MOST_DETAIL = 160  # characters of what was wrong, in a line of a table
 _RIGHT = (Status.CORRECT, Status.CHECKED)
@@ -156,7 +156,7 @@ def _measured(record: Attempt) -> Iterator[tuple[str, str]]:
         timing = record.timing
         how = f"cold L2, {timing.n_blocks} blocks, {timing.n_launches} launches"
         yield "time", f"{words.timing(timing)}, {how}"
-    for compared in words.fastest_first(record.comparisons):
+    for compared in fastest_first(record.comparisons):
         yield f"over {compared.baseline}", f"{words.speedup(compared)} of {words.microseconds(compared.baseline_us)}"
     for its in record.case_times:
         yield f"case {one_line(its.case)}", f"{words.case_time(its)}, weight {its.weight:g}"

@@ -52,7 +52,7 @@ from kerneltune.agent.view.state import (
 )
 from kerneltune.agent.view.text import verdict_style
 from kerneltune.tools.schema.codec import one_line, plural
-from kerneltune.tools.schema.verdict import NOT_TIMED, Status, Verdict, losses_in_words
+from kerneltune.tools.schema.verdict import NOT_TIMED, Status, Verdict, fastest_first, losses_in_words
 
 
 class PlainView:
@@ -196,7 +196,7 @@ def _outcome(row: Attempt | None, verdict: Verdict) -> str:
         return f"not timed: {NOT_TIMED[verdict.not_timed]}"
     if verdict.timing is None:
         return _compiled(row)
-    compared = (f"{words.speedup(c)} vs {c.baseline}" for c in words.fastest_first(verdict.comparisons))
+    compared = (f"{words.speedup(c)} vs {c.baseline}" for c in fastest_first(verdict.comparisons))
     lost = filter(None, [losses_in_words(verdict.case_times)])
     return one_line(", ".join((words.timing(verdict.timing), *compared, *lost)))
 

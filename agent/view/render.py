@@ -35,7 +35,7 @@ from kerneltune.agent.view.state import (
 )
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
 from kerneltune.tools.schema.codec import one_line, plural, shell_word
-from kerneltune.tools.schema.verdict import BEYOND_LIGHT, NOT_TIMED, Comparison, Verdict, losses_in_words
+from kerneltune.tools.schema.verdict import BEYOND_LIGHT, NOT_TIMED, Comparison, Verdict, fastest_first, losses_in_words
 
 if TYPE_CHECKING:
     from kerneltune.agent.record.query import RunSummary
@@ -770,7 +770,7 @@ _MOST_BAR, _LEAST_BAR = 40, 10
 def _goal_bar(verdict: Verdict, width: int) -> Iterator[list[Part]]:
     """How far the best has come: from nothing to the speed of light, with a mark at the number to beat, which is the
     time of the fastest baseline. Green is what is gained over it, red what is missing."""
-    compared = words.fastest_first(verdict.comparisons)
+    compared = fastest_first(verdict.comparisons)
     if not compared or not compared[0].speedup > 0:
         return
     reached = compared[0].speedup
@@ -811,7 +811,7 @@ def verdict_facts(row: Attempt, width: int, gpu: str | None, most: int = 99) -> 
     if verdict.coverage is not None:
         more += [(f"coverage {verdict.coverage:.0%}", DIM)]
     lines = [[*first, "  ", *more]] if width >= _ONE_LINE or not more else [first, more]
-    compared = words.fastest_first(verdict.comparisons)[:most]
+    compared = fastest_first(verdict.comparisons)[:most]
     names = max((len(c.baseline) for c in compared), default=0) if width >= _ONE_LINE else 0
     lost: list[list[Part]] = [[(one_line(said), "red")]] if (said := losses_in_words(verdict.case_times)) else []
     return [*lines, *(_against(c, names) for c in compared), *lost]
@@ -862,7 +862,7 @@ def curve_of(state: ViewState) -> BestCurve:
         moved = (a.rank_key[0] if a.rank_key else math.inf for a in judged)
         least = accumulate(moved, min)
         return BestCurve("bytes", tuple(None if math.isinf(value) else value for value in least))
-    fastest = min((c for a in judged for c in a.comparisons), key=lambda c: c.baseline_us, default=None)
+    fastest = next(iter(fastest_first(c for a in judged for c in a.comparisons)), None)
     leaders = _leaders(judged)
     if fastest is None:
         return BestCurve("time", tuple(row.timing.median_us if row and row.timing else None for row in leaders))
@@ -1078,7 +1078,7 @@ def _spills_cell(_: ViewState, row: Attempt, __: float) -> Part:
 
 
 def _speedup_cell(_: ViewState, row: Attempt, __: float) -> Part:
-    compared = words.fastest_first(row.comparisons)
+    compared = fastest_first(row.comparisons)
     return words.short_speedup(compared[0]) if compared else ""
 
 

@@ -9,7 +9,16 @@ from rich.text import Text
 
 from kerneltune.agent.attempt import GivenFile, point_of
 from kerneltune.tools.schema.codec import Json, one_line, plain
-from kerneltune.tools.schema.verdict import NOT_TIMED, CaseTime, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools.schema.verdict import (
+    NOT_TIMED,
+    CaseTime,
+    Comparison,
+    KernelReport,
+    Status,
+    Timing,
+    Verdict,
+    fastest_first,
+)
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
@@ -90,11 +99,6 @@ def outcome(verdict: Verdict) -> str:
     if verdict.not_timed is not None:
         told.append(f"not timed: {NOT_TIMED[verdict.not_timed]}")
     return ", ".join(told)
-
-
-def fastest_first(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Sort comparisons: the fastest baseline first."""
-    return sorted(comparisons, key=lambda c: (c.baseline_us, c.baseline))
 
 
 def registers(kernels: Sequence[KernelReport]) -> str:
