@@ -32,6 +32,7 @@ from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.judge.timing.counters import find_ncu, for_administrators
 from kerneltune.tools.sandbox import bubblewrap
 from kerneltune.tools.sandbox.confine import JAILED, available
+from kerneltune.tools.sandbox.linux import memory_bytes
 from kerneltune.tools.sandbox.rules import Profile
 from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.schema.codec import encode, one_line, plural
@@ -378,11 +379,9 @@ def _own(folder: Path) -> str:
 
 
 def _memory() -> Finding:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines}
-    free = sizes["MemAvailable"]
+    free, total = memory_bytes()
     remedy = "" if free >= _LEAST_MEMORY_BYTES else f"free {_LEAST_MEMORY_BYTES / _GIB:.0f} GiB, or lower --width"
-    return Finding("memory", not remedy, f"{free / _GIB:.1f} of {sizes['MemTotal'] / _GIB:.1f} GiB available", remedy)
+    return Finding("memory", not remedy, f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB available", remedy)
 
 
 _CHECKS: tuple[Check, ...] = (

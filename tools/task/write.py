@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kerneltune.tools.schema.codec import Json, decode, did_you_mean, one_line, syntax_tree
 from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.schema.task import TaskSpec, TensorSpec
+from kerneltune.tools.schema.task import TaskSpec, TensorSpec, row_major
 from kerneltune.tools.task.load import lineage, method_named, not_python
 
 if TYPE_CHECKING:
@@ -796,11 +796,11 @@ class _SeenInputs:
     def _expression(self, name: str, dtype: str) -> str:
         """A tensor of that shape and form with random values."""
         its, shape = self._tensors[name], self._shapes[name]
-        stride = its.stride or _dense(its.shape)
+        stride = its.stride or row_major(its.shape)
         order = sorted(range(len(shape)), key=lambda axis: (-stride[axis], axis))
-        sizes, steps = [its.shape[axis] for axis in order], [stride[axis] for axis in order]
+        sizes, steps = [its.shape[axis] for axis in order], tuple(stride[axis] for axis in order)
         stored, part = [shape[axis] for axis in order], ""
-        if len(order) > 1 and steps != _dense(sizes) and steps == _dense([*sizes[:-1], steps[-2]]):
+        if len(order) > 1 and steps != row_major(sizes) and steps == row_major([*sizes[:-1], steps[-2]]):
             stored, part = [*stored[:-1], str(steps[-2])], f"[..., :{stored[-1]}]"  # a part of wider rows
         made = self._values(its, ", ".join(stored), dtype) + part
         back = [order.index(axis) for axis in range(len(order))]
@@ -893,10 +893,6 @@ def _normal(expression: str) -> str:
         return repr(ast.literal_eval(expression)) if expression else ""
     except (ValueError, SyntaxError):
         return expression
-
-
-def _dense(shape: Sequence[int]) -> list[int]:
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def _can_halve(sizes: Collection[int], divisor: int) -> bool:
