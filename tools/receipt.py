@@ -110,7 +110,7 @@ def _evidence(task: TaskSpec, verdict: Verdict) -> Iterator[str]:
     if found := limitations_by_sentence(verdict):
         yield f"not checked in full: {limitations_in_words(found)}"
     plan = verdict.receipt.get("plan")
-    if isinstance(plan, str) and verdict.status in (Status.CORRECT, Status.CHECKED):
+    if isinstance(plan, str) and verdict.accepted:
         yield f"plan sha256 {plan[:16]}"
 
 

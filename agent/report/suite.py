@@ -25,12 +25,12 @@ from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import Spending
 from kerneltune.tools.schema.codec import Json, plural
-from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.schema.verdict import RIGHT, Status
 
 _RESAMPLES = 4_000
 _FEWEST = 5  # tasks of which an interval means something
 _Z = 1.959964  # of a 95 % interval
-_FAILED = tuple(s for s in Status if s not in (Status.CHECKED, Status.CORRECT, Status.UNCHECKED))
+_FAILED = tuple(s for s in Status if s not in (*RIGHT, Status.UNCHECKED))
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,9 @@ from kerneltune.agent.view.output import columns, facts, heading, short
 from kerneltune.tools.reflect import evidence_in_words
 from kerneltune.tools.schema.codec import one_line, plural
 from kerneltune.tools.schema.sass import KernelFacts, facts_in_words
-from kerneltune.tools.schema.verdict import CaseResult, Status, fastest_first
+from kerneltune.tools.schema.verdict import RIGHT, CaseResult, Status, fastest_first
 
 _MOST_DETAIL = 160  # characters of what was wrong, in a line of a table
-_RIGHT = (Status.CORRECT, Status.CHECKED)
 
 
 def attempts_table(attempts: Sequence[Attempt], best_id: str | None = None) -> Table:
@@ -44,7 +43,7 @@ def _row(attempt: Attempt, *, timed: bool) -> Iterator[RenderableType]:
         yield from (time_words(attempt), speedup_words(attempt))
     yield words.registers(attempt.kernels) or "-"
     yield f"{words.spill_bytes(attempt.kernels)}" if attempt.kernels else "-"
-    why = "" if attempt.status in (None, *_RIGHT) else f"  [{one_line(attempt.detail)[:_MOST_DETAIL]}]"
+    why = "" if attempt.status in (None, *RIGHT) else f"  [{one_line(attempt.detail)[:_MOST_DETAIL]}]"
     yield short(words.short_name(attempt) + why)
 
 

@@ -38,6 +38,9 @@ class Status(StrEnum):
     CORRECT = "correct"  # right and timed on a GPU
 
 
+RIGHT = (Status.CHECKED, Status.CORRECT)
+
+
 class Cause(StrEnum):
     """Why an attempt is not right, where that is known as a fact. No author is told it."""
 
@@ -374,7 +377,7 @@ class Verdict:
     @property
     def accepted(self) -> bool:
         """Right as far as this machine can tell."""
-        return self.status in (Status.CHECKED, Status.CORRECT)
+        return self.status in RIGHT
 
     @property
     def limitations(self) -> dict[LimitationKind, list[str]]:
