@@ -68,7 +68,6 @@ def speedup_words(attempt: Attempt) -> str:
 
 _WORST = 5
 _MOST_LINES = 20_000  # of two sources that are compared: the time grows with their product
-_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def diff_text(diff: str) -> Text:
     """Colour a diff."""
     text = Text()
     for line in words.lines(diff or "the same source").splitlines():
-        text.append(line + "\n", style=_DIFF_STYLES.get(line[:1], ""))
+        text.append(line + "\n", style=words.DIFF_STYLES.get(line[:1], ""))
     text.rstrip()
     return text
 

@@ -1134,7 +1134,6 @@ def _wrapped_lines(text: str, width: int) -> tuple[str, ...]:
 # The source of an attempt, and its difference to its parent's ----------------------------------------------------
 
 _MOST_COMPARED = 1000  # lines of a source; a difference of longer ones may take seconds
-_DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def _source(state: ViewState, width: int, height: int, ui: Ui) -> list[Text]:
@@ -1171,7 +1170,7 @@ def _difference_lines(state: ViewState, row: Attempt) -> list[Text]:
             line("(it has no parent)" if not row.parent_id else "(the parent's source was not seen by this screen)")
         ]
     changes = _difference(parent.source, row.source)
-    return [line((change, _DIFF_COLOURS.get(change[:1], ""))) for change in changes]
+    return [line((change, words.DIFF_STYLES.get(change[:1], ""))) for change in changes]
 
 
 @lru_cache(maxsize=8)

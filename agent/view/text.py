@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kerneltune.agent.record.query import RunSummary
     from kerneltune.agent.record.trajectory import Message
 
+DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}  # by how a line of a difference begins
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 RANKED_BY = "ranked by effective bytes, spills, occupancy, registers"  # where nothing is timed
 FIRST_CHOICE = "first choice, not timed"

@@ -28,7 +28,7 @@ from kerneltune.tools.schema.codec import (
 )
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.task.load import task_name
-from kerneltune.tools.task.write import TAKEN
+from kerneltune.tools.task.write import FLOATS, TAKEN
 
 FILE_NAME = "definition.json"
 _MOST_BYTES = 1 << 20
@@ -38,7 +38,6 @@ _SMALL = 1_000_000  # elements; the interpreter takes a case of two million, out
 _MOST_ELEMENTS = 1 << 34
 # of all expressions, with the axes put in: each may name the one before twice; 1,000 in a chain are too deep for Python
 _MOST_PARTS = 200
-_FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _INTEGERS = {"int64": 1024, "int32": 1024, "int16": 1024, "int8": 127, "bool": 2}  # random ones are below
 _AXIS, _SCALAR = "axis_", "scalar_"  # before names that the reference may use for something else
 
@@ -194,7 +193,7 @@ class _Writer:
         if not definition.inputs or {"self", "run", "torch"} & set(definition.inputs):
             raise TaskError("its inputs are none, or called self, run or torch")
         for name, its in definition.inputs.items():
-            if its.dtype not in (*_FLOATS, *_INTEGERS):
+            if its.dtype not in (*FLOATS, *_INTEGERS):
                 raise TaskError(f"input {name}: dtype {its.dtype!r:.40} is none that can be judged")
         self._parts = 0
         self._variable = [name for name, axis in definition.axes.items() if axis.type == "var"]
@@ -344,6 +343,6 @@ class _Writer:
             return f"made[{name!r}]"
         shape = ", ".join(f"int({ast.unparse(node)})" for node in self._dimensions(its))
         shape = f"({shape},)" if shape else "()"
-        if its.dtype in _FLOATS:
+        if its.dtype in FLOATS:
             return f"torch.randn({shape}).to(torch.{its.dtype})"
         return f"torch.randint(0, {_INTEGERS[its.dtype]}, {shape}).to(torch.{its.dtype})"

@@ -583,7 +583,7 @@ _USUAL = {size.name: size.timed for size in _SIZES} | {"BATCH": 8, "SEQUENCE": 2
 _PARTS = re.compile(r"(?:\bchunk\((?:\w+, *)?|// *|::|-1, *)(\d+)\b|\bglu\(")
 _MOST_PARTS = 8
 _SMALL_ELEMENTS = 500_000  # of the inputs of a small case; the interpreter takes two million with all else
-_FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
 _DTYPES = _by_word({
@@ -745,7 +745,7 @@ class _SeenInputs:
 
     def guess(self) -> Guess:
         """All of it as a task is written."""
-        floats = [its.dtype for its in self._tensors.values() if its.dtype in _FLOATS]
+        floats = [its.dtype for its in self._tensors.values() if its.dtype in FLOATS]
         dtype = max(dict.fromkeys(floats), key=floats.count, default="float32")
         init, unsure = self._init()
         inputs = [Input(name, self._expression(name, dtype)) for name in self._shapes]
@@ -809,7 +809,7 @@ class _SeenInputs:
     def _values(self, its: SeenTensor, size: str, dtype: str) -> str:
         if its.dtype == "bool":
             return f"torch.rand({size}) > 0.5"
-        if its.dtype not in _FLOATS:
+        if its.dtype not in FLOATS:
             cast = "" if its.dtype == "int64" else f".to(torch.{its.dtype})"
             return f"torch.randint({its.low}, {self._bound_of(its)}, ({size}{'' if ', ' in size else ','})){cast}"
         values = _as_seen(f"torch.randn({size})", its)
@@ -1022,7 +1022,7 @@ def _given(
 # The task of the gradients of a task.
 
 FORWARD = "forward_model"  # where the gradients' Model has the other one
-_HAS_GRADIENT = _FLOATS[:4]
+_HAS_GRADIENT = FLOATS[:4]
 RENAMED = {"Model": "Forward", "get_inputs": "forward_inputs"}
 
 
