@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kerneltune.tools.reflect import NOISE
 from kerneltune.tools.schema.codec import number
-from kerneltune.tools.schema.verdict import Comparison, Status, Verdict
+from kerneltune.tools.schema.verdict import Comparison, Status, Verdict, fastest_first
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,8 @@ def _time(verdict: Verdict) -> _Measured:
 def _common(old: Verdict, new: Verdict) -> tuple[str, _Measured, _Measured] | None:
     """Relative to the baseline that was hardest to beat, among those of both."""
     ours = {c.baseline: c for c in new.comparisons}
-    both = [(c, ours[c.baseline]) for c in old.comparisons if c.baseline in ours]
-    if not both:
-        return None
-    was, now = min(both, key=lambda pair: (pair[0].baseline_us, pair[0].baseline))
-    return f"the time against {was.baseline}", _relative(was), _relative(now)
+    was = next((c for c in fastest_first(old.comparisons) if c.baseline in ours), None)
+    return (f"the time against {was.baseline}", _relative(was), _relative(ours[was.baseline])) if was else None
 
 
 def _relative(comparison: Comparison) -> _Measured:

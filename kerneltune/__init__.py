@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kerneltune.agent.api import Result, Task, bench, capture, optimize
-    from kerneltune.tools.languages.cuda.loader import CudaKernel
+    from kerneltune.tools.languages.cuda.language import CudaKernel
     from kerneltune.tools.languages.ptx import PtxKernel
     from kerneltune.tools.languages.ptx.loader import PtxLauncher
 
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> object:
 
         return versions()["kerneltune"]
     if name in ("CudaKernel", "PtxKernel"):
-        from kerneltune.tools.languages.cuda.loader import CudaKernel
+        from kerneltune.tools.languages.cuda.language import CudaKernel
         from kerneltune.tools.languages.ptx.loader import PtxKernel, use_by_default
 
         use_by_default(_gpu_launcher)

@@ -24,7 +24,7 @@ from kerneltune.tools.backends import RUNNER
 from kerneltune.tools.judge.execution.runner_link import Runners
 from kerneltune.tools.sandbox.wire import WireMessage
 from kerneltune.tools.sandbox.workers import Machine, Worker, tried_twice
-from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain, plural
 from kerneltune.tools.schema.errors import GpuLost, JudgeKilled, TaskError, WorkerError, WorkerTimeout
 from kerneltune.tools.schema.gpus import Ceilings, compiled_path
 from kerneltune.tools.schema.messages import (
@@ -182,7 +182,7 @@ class CpuBench:
         small = "small " * all(self.task.case(r.case).runs_on_cpu for r in results)
         verdict = Verdict(
             Status.CHECKED,
-            f"right on {shapes} {small}case{'s' * (shapes != 1)}, {len(results)} input sets; worst error {worst:.2g} "
+            f"right on {plural(shapes, f'{small}case')}, {len(results)} input sets; worst error {worst:.2g} "
             f"of the tolerance; {_of_timed_shape(seen.timed_shape)}",
             cases=tuple(results),
             left_out=tuple(seen.left_out),

@@ -148,7 +148,7 @@ def _read(path: Path) -> tuple[str, SpecimenFields]:
     """The docstring and the SPECIMEN literal."""
     try:
         tree = syntax_tree(path.read_bytes(), str(path))
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError) as error:
         raise CorpusError(f"{path} cannot be read: {error}") from error
     says = ast.get_docstring(tree)
     if not says:

@@ -3,7 +3,7 @@
 `judge_all` traces and compiles `width` at a time while the bench, which is one, works on those before.
 
     for judgement in judge_all(evaluator, [Candidate("a.py", source), ...], width=4, tier="screened"):
-        print(judgement.name, judgement.verdict.status, judgement.seconds)
+        print(judgement.index, judgement.verdict.status, judgement.seconds)
 
 Judgements come in the order in which they are ready; `index` is their place in the input. At most `4 * width`
 candidates are under way or waiting for the bench, so that compiled kernels do not pile up, and candidates are taken
@@ -12,7 +12,7 @@ from an iterator only when there is room. Leaving the loop early, by `break` or 
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -23,8 +23,6 @@ from kerneltune.tools.schema.verdict import Status, Tier, Verdict
 if TYPE_CHECKING:
     from kerneltune.tools.bench import Bench
     from kerneltune.tools.update import Update, Updater
-
-Progress = Callable[[str, str], None]  # name, stage: "tracing", then "checking" or "timing"
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,6 @@ class Judgement:
     """What came of a candidate. `index` is its place in the input, from 0."""
 
     index: int
-    name: str
-    source: str
     update: "Update"
     verdict: Verdict
     bench_s: float
@@ -76,62 +72,36 @@ class Judgement:
 
 
 def judge_all(
-    evaluator: Evaluator,
-    candidates: Iterable[Candidate],
-    *,
-    width: int = 2,
-    tier: Tier = "judged",
-    progress: Progress = lambda name, stage: None,
+    evaluator: Evaluator, candidates: Iterable[Candidate], *, width: int = 2, tier: Tier = "judged"
 ) -> Iterator[Judgement]:
-    """Judge each candidate once. A candidate's failure is its verdict; our own failures are raised as they are.
+    """Judge each candidate once. A candidate's failure is its verdict; our own failures are raised as they are."""
+    left, waiting = enumerate(candidates), dict["Future[Update]", tuple[int, Evaluator]]()
+    pool = ThreadPoolExecutor(width, thread_name_prefix="update")
 
-    `progress` is called from several threads.
-    """
-    return _Line(evaluator, width, tier, progress).run(enumerate(candidates))
-
-
-class _Line:
-    """One pass of `judge_all`."""
-
-    def __init__(self, evaluator: Evaluator, width: int, tier: Tier, progress: Progress) -> None:
-        self._evaluator, self._width, self._tier, self._progress = evaluator, max(1, width), tier, progress
-        self._waiting: dict[Future[Update], tuple[int, Candidate]] = {}
-
-    def run(self, candidates: Iterator[tuple[int, Candidate]]) -> Iterator[Judgement]:
-        pool = ThreadPoolExecutor(self._width, thread_name_prefix="update")
-        try:
-            self._fill(pool, candidates)
-            while self._waiting:
-                ready, _ = wait(self._waiting, return_when=FIRST_COMPLETED)
-                future = min(ready, key=lambda f: self._waiting[f][0])
-                index, candidate = self._waiting.pop(future)
-                self._fill(pool, candidates)  # before the bench: the others go on meanwhile
-                yield self._judged(index, candidate, future.result())
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    def _fill(self, pool: ThreadPoolExecutor, candidates: Iterator[tuple[int, Candidate]]) -> None:
+    def fill() -> None:
         # with half as many, one of 28 s was begun after 10 s, 14 side by side, and was waited for at the end
-        while len(self._waiting) < 4 * self._width:
-            following = next(candidates, None)
-            if following is None:
-                return
-            self._waiting[pool.submit(self._update, following[1])] = following
+        while len(waiting) < 4 * width and (following := next(left, None)):
+            index, candidate = following
+            its = candidate.evaluator or evaluator
+            waiting[pool.submit(_update, its, candidate)] = (index, its)
 
-    def _update(self, candidate: Candidate) -> "Update":
-        if candidate.problem:
-            from kerneltune.tools.update import Update  # a client of the service only names candidates
+    try:
+        fill()
+        while waiting:
+            ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            future = min(ready, key=lambda one: waiting[one][0])
+            index, its = waiting.pop(future)
+            fill()  # before the bench: the others go on meanwhile
+            update, began_s = future.result(), time.perf_counter()
+            verdict = update.failure or its.benches.bench(update, tier)
+            yield Judgement(index, update, verdict, time.perf_counter() - began_s)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
-            return Update(failure=Verdict(Status.REJECTED, candidate.problem))
-        self._progress(candidate.name, "tracing")
-        return (candidate.evaluator or self._evaluator).updater.update(candidate.source)
 
-    def _judged(self, index: int, candidate: Candidate, update: "Update") -> Judgement:
-        if update.failure:
-            return Judgement(index, candidate.name, candidate.source, update, update.failure, 0.0)
-        evaluator = candidate.evaluator or self._evaluator
-        self._progress(candidate.name, evaluator.bench_stage)
-        started = time.perf_counter()
-        verdict = evaluator.benches.bench(update, self._tier)
-        bench_s = time.perf_counter() - started
-        return Judgement(index, candidate.name, candidate.source, update, verdict, bench_s)
+def _update(evaluator: Evaluator, candidate: Candidate) -> "Update":
+    if candidate.problem:
+        from kerneltune.tools.update import Update  # a client of the service only names candidates
+
+        return Update(failure=Verdict(Status.REJECTED, candidate.problem))
+    return evaluator.updater.update(candidate.source)

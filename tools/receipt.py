@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from kerneltune.tools.backends.base import throttled
 from kerneltune.tools.sandbox.wire import Enforced
-from kerneltune.tools.schema.codec import Json, encode, number
+from kerneltune.tools.schema.codec import Json, encode, number, plural
 from kerneltune.tools.schema.plan import Plan, plan_hash
 from kerneltune.tools.schema.task import HIDDEN_CASE, TaskSpec, contracts_in_words
 from kerneltune.tools.schema.verdict import (
@@ -22,6 +22,7 @@ from kerneltune.tools.schema.verdict import (
     Status,
     Tier,
     Verdict,
+    fastest_first,
     light_in_words,
     limitations_by_sentence,
     limitations_in_words,
@@ -64,7 +65,7 @@ def _timed(verdict: Verdict, gpu: Json) -> Iterator[str]:
 
 
 def _speedup(verdict: Verdict) -> str:
-    ordered = sorted(verdict.comparisons, key=lambda c: (c.baseline_us, c.baseline))
+    ordered = fastest_first(verdict.comparisons)
     best = ordered[0]
     others = ", ".join(f"{c.baseline} {c.speedup:.3f}x" for c in ordered)
     of = f" (best of {len(ordered)} baselines: {others})" if len(ordered) > 1 else ""
@@ -103,13 +104,13 @@ def _evidence(task: TaskSpec, verdict: Verdict) -> Iterator[str]:
         worst = max(c.error_ratio for c in verdict.cases)
         failures = sum(not c.ok for c in verdict.cases)
         yield (
-            f"{shapes} case{'s' * (shapes != 1)}, {len(verdict.cases)} input sets, {failures} failures, worst error "
+            f"{plural(shapes, 'case')}, {len(verdict.cases)} input sets, {failures} failures, worst error "
             f"{worst:.2g} of the tolerance"
         )
     if found := limitations_by_sentence(verdict):
         yield f"not checked in full: {limitations_in_words(found)}"
     plan = verdict.receipt.get("plan")
-    if isinstance(plan, str) and verdict.status in (Status.CORRECT, Status.CHECKED):
+    if isinstance(plan, str) and verdict.accepted:
         yield f"plan sha256 {plan[:16]}"
 
 

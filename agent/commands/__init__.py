@@ -94,6 +94,14 @@ def may_use_service(settings: "Settings") -> bool:
     return is_for_any and service_socket(settings.runs_dir).is_socket()
 
 
+def service_client(runs_dir: Path) -> "httpx2.Client":
+    """Speaks to the service of these runs, which may take as long as it needs to answer."""
+    import httpx2
+
+    transport = httpx2.HTTPTransport(uds=str(service_socket(runs_dir)))
+    return httpx2.Client(transport=transport, base_url="http://service", timeout=httpx2.Timeout(5.0, read=None))
+
+
 @contextlib.contextmanager
 def service_answer(
     runs_dir: Path, path: str, asked: Mapping[str, Any], why_not: str = "", *, module: str = ""
@@ -106,10 +114,8 @@ def service_answer(
     from kerneltune.agent.view.output import say
     from kerneltune.tools.schema.codec import one_line
 
-    transport = httpx2.HTTPTransport(uds=str(service_socket(runs_dir)))
-    limits = httpx2.Timeout(5.0, read=None)
     try:
-        with httpx2.Client(transport=transport, base_url="http://service", timeout=limits) as client:
+        with service_client(runs_dir) as client:
             about = _told_by(client.get("/health"))
             its = f"the service, process {about.get('pid')}"
             if why := _other_evaluator(about) or why_not:

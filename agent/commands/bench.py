@@ -47,10 +47,19 @@ from kerneltune.agent.record.folder import ReceiptBook, alive, receipt_path
 from kerneltune.agent.settings import Settings, chosen_settings, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter, StatusLine, choose_view
-from kerneltune.tools.schema.codec import MAX_SOURCE_BYTES, Json, encode, leads_within, one_line, parsed, shell_word
+from kerneltune.tools.schema.codec import (
+    MAX_SOURCE_BYTES,
+    Json,
+    encode,
+    leads_within,
+    one_line,
+    parsed,
+    plural,
+    shell_word,
+)
 from kerneltune.tools.schema.errors import Unfit, UsageError, WorkerError
 from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.schema.verdict import Status, Verdict, losses_in_words
+from kerneltune.tools.schema.verdict import Status, Verdict, fastest_first, losses_in_words
 from kerneltune.tools.schema.verdict import Tier as VerdictTier
 
 if TYPE_CHECKING:
@@ -358,7 +367,7 @@ class FilesView:
         counts = Counter(f.judged.status for f in files)
         shown = ", ".join(f"{n} {status.value}" for status, n in counts.most_common()) or "none judged"
         where = f"timed on {gpu}" if gpu else f"not timed: no GPU; {words.RANKED_BY}"
-        what = f"{words.plural(self._total, 'file')} for {self.started.task} in {words.duration(end.elapsed_s)}"
+        what = f"{plural(self._total, 'file')} for {self.started.task} in {words.duration(end.elapsed_s)}"
         yield one_line(f"{what}: {shown}; {where}")
         if end.why is StopReason.INTERRUPTED:
             yield f"interrupted: {self._total - len(files)} not judged"
@@ -404,7 +413,7 @@ def _seconds(file: Attempt) -> float:
 def _measured(file: Attempt) -> str:
     if file.timing is None:
         return f"regs {words.registers(file.kernels)}, spills {words.spill_bytes(file.kernels)} B"
-    fastest = words.fastest_first(file.comparisons)[:1]
+    fastest = fastest_first(file.comparisons)[:1]
     parts = [words.timing(file.timing), *(f"{words.speedup(c)} vs {c.baseline}" for c in fastest)]
     if file.coverage is not None:
         parts.append(f"coverage {file.coverage:.0%}")

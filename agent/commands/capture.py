@@ -17,9 +17,8 @@ import kerneltune
 from kerneltune.agent.commands import AsJson, NewTask, Overwrite, require_free, write_text
 from kerneltune.agent.settings import environment_of_python
 from kerneltune.agent.view.output import columns, say, standard_page
-from kerneltune.agent.view.text import plural
 from kerneltune.tools.sandbox.scratch import ScratchFolder
-from kerneltune.tools.schema.codec import one_line, read_file, shell_word
+from kerneltune.tools.schema.codec import one_line, plural, read_file, shell_word
 from kerneltune.tools.schema.errors import TaskError, UsageError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from kerneltune.agent.attempt import Attempt, best
-from kerneltune.agent.commands import begun_workers, may_use_service, service_socket
+from kerneltune.agent.commands import begun_workers, may_use_service, service_client
 from kerneltune.agent.settings import Settings, environment
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.attempt import label, speedup_words, time_words
@@ -216,12 +216,7 @@ def _of_service(task: str, settings: Settings) -> Iterator[Tools]:
 
     from kerneltune.agent.commands.session import workshop
 
-    transport = httpx2.HTTPTransport(uds=str(service_socket(settings.runs_dir)))
-    limits = httpx2.Timeout(5.0, read=None)
-    with (
-        contextlib.ExitStack() as held,
-        httpx2.Client(transport=transport, base_url="http://service", timeout=limits) as client,
-    ):
+    with contextlib.ExitStack() as held, service_client(settings.runs_dir) as client:
 
         def ask(method: str, path: str, **body: Any) -> dict[str, Any]:
             try:

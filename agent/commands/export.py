@@ -19,9 +19,8 @@ from rich.table import Table
 from kerneltune.agent.commands import AsJson, RunsDir, missing_for_export, no_runs, require_record
 from kerneltune.agent.export.base import FORMATS, Format, format_of, formats_of, near
 from kerneltune.agent.settings import chosen_settings
-from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import columns, say, standard_page
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, plural
 from kerneltune.tools.schema.errors import StoreError, Unfit, UsageError
 from kerneltune.tools.schema.verdict import versions
 
@@ -193,14 +192,12 @@ def export(
     elif not rows:
         left = sum(written.filtered.values())
         made = "; ".join(f"{one.name}: {one.about}" for one in recipe.formats)
-        why = (
-            f"the filters left out all of {words.plural(left, 'row')}" if left else f"these runs make no rows of {made}"
-        )
+        why = f"the filters left out all of {plural(left, 'row')}" if left else f"these runs make no rows of {made}"
         print(f"nothing was written: {why}")
     else:
         page = standard_page(colour=True)
         page.print(_counts_table(written), "")
-        what = f"{words.plural(rows, 'row')} in {seconds:.1f} s; README.md says what is in it"
+        what = f"{plural(rows, 'row')} in {seconds:.1f} s; README.md says what is in it"
         page.print(f"{request.output}: {what}")
         page.print(*(f"note: {note}" for note in notes))
         page.print(*(f"{provider}: {notice}" for provider, _, notice in notices(written.providers)))

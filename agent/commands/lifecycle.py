@@ -76,7 +76,6 @@ from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Language, Settings
 from kerneltune.agent.tracker import AttemptTracker, is_scored
 from kerneltune.agent.view.live import gpu_samples
-from kerneltune.agent.view.text import plural
 from kerneltune.tools.bench import GpuBench
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.languages.ptx.candidate import CannotSay, guessed_candidate
@@ -84,7 +83,7 @@ from kerneltune.tools.languages.ptx.ir import PtxError
 from kerneltune.tools.languages.ptx.loader import PtxLaunchError
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.sandbox.workers import Workers
-from kerneltune.tools.schema.codec import Json, encode, read_file, shell_word
+from kerneltune.tools.schema.codec import Json, encode, plural, read_file, shell_word
 from kerneltune.tools.schema.errors import GpuLost, UsageError
 from kerneltune.tools.schema.gpus import arch_number, load_ceilings
 from kerneltune.tools.schema.task import TaskSpec

@@ -13,9 +13,8 @@ from cyclopts import App, Parameter
 from kerneltune.agent.commands import AsJson, RunsDir
 from kerneltune.agent.record.folder import RECEIPTS, make_private, write_whole
 from kerneltune.agent.settings import chosen_settings
-from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import LineWriter, say
-from kerneltune.tools.schema.codec import encode, read_file
+from kerneltune.tools.schema.codec import encode, plural, read_file
 from kerneltune.tools.schema.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -164,11 +163,11 @@ def _print(done: Sequence[MergedFile], ours: Path, *, dry_run: bool) -> None:
 def _came(file: MergedFile, dry_run: bool) -> str:
     found = file.merged
     parts = [
-        f"{words.plural(len(found.new), 'new run')}",
+        f"{plural(len(found.new), 'new run')}",
         f"{len(found.extended)} went on",
         f"{len(found.same)} known already",
         f"{len(found.clashes)} left out",
     ]
-    brought = f"{words.plural(found.attempts, 'attempt')}, {words.plural(found.events, 'event')}"
-    files = words.plural(file.files, "file")
+    brought = f"{plural(found.attempts, 'attempt')}, {plural(found.events, 'event')}"
+    files = plural(file.files, "file")
     return f"{', '.join(parts)}; {brought} and {files} {'would come' if dry_run else 'came'}"

@@ -36,7 +36,7 @@ from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import heading, say, standard_page
 from kerneltune.tools.backends import gpu_info
 from kerneltune.tools.backends.base import GpuInfo
-from kerneltune.tools.schema.codec import one_line, shell_word
+from kerneltune.tools.schema.codec import one_line, plural, shell_word
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH
 from kerneltune.tools.schema.verdict import versions
@@ -300,7 +300,7 @@ def _latest_run(run: RunSummary) -> list[tuple[str, str]]:
     said = "" if run.best_us is None else "best "
     best = f", {said}{words.best_in_words(run, in_full=True)}" if run.best_attempt_id else ""
     run_id = shell_word(run.run_id)
-    rows = [(f"optimize show {run_id}", f"{run.task}, {words.plural(run.attempts, 'attempt')}{best}")]
+    rows = [(f"optimize show {run_id}", f"{run.task}, {plural(run.attempts, 'attempt')}{best}")]
     if run.why in (None, StopReason.INTERRUPTED):
         rows.append((f"optimize --resume {run_id}", "continue it: it has not ended"))
     return rows

@@ -37,6 +37,7 @@ from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.receipt import ReceiptContext
 from kerneltune.tools.sandbox import workers
 from kerneltune.tools.sandbox.confine import available
+from kerneltune.tools.sandbox.linux import memory_bytes
 from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import Json, decode, encode
@@ -309,9 +310,8 @@ def memory_is_short(gpu: GpuInfo | None, least_free: float = 0.5) -> bool:
     """Whether less than this share is free of the memory that the next task needs: the GPU's, or without one the
     machine's. A GPU that does not tell is taken for free."""
     if gpu is None:
-        lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-        of_machine = {words[0]: int(words[1]) for words in lines}
-        return of_machine["MemAvailable:"] < least_free * of_machine["MemTotal:"]
+        free, total = memory_bytes()
+        return free < least_free * total
     with gpu_sampler(gpu.uuid) as sampler:
         now = sampler.sample()
     used_bytes = (now and now.memory_used_bytes) or 0

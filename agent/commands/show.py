@@ -48,7 +48,7 @@ from kerneltune.agent.view.output import (
     standard_page,
     status_line,
 )
-from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line, read_file
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, one_line, plural, read_file
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.plan import Kernel, Plan
 from kerneltune.tools.schema.sass import (
@@ -189,7 +189,7 @@ def _show_run(store: "Store", run_id: str, parts: Parts, wanted: Filter, page: P
             told["conversations"] = encode(_conversations(store, run_id))
         return print(jsonlib.dumps(told, allow_nan=False))
     left_out = f" of {summary.attempts}" if summary.attempts > len(attempts) else ""
-    page.print(facts(_run_facts(*about)), heading(f"{words.plural(len(attempts), 'attempt')}{left_out}"))
+    page.print(facts(_run_facts(*about)), heading(f"{plural(len(attempts), 'attempt')}{left_out}"))
     if attempts:
         page.print(attempts_table(attempts, summary.best_attempt_id))
     return None
@@ -668,7 +668,7 @@ def _resource_changes(before: CompiledAttempt, after: CompiledAttempt) -> Iterat
 def _resources(report: KernelReport) -> str:
     return (
         f"{report.registers} registers, {report.spill_bytes} B spilled, {report.shared_bytes} B shared, "
-        f"{words.plural(report.num_warps, 'warp')}, occupancy {report.occupancy:.0%}"
+        f"{plural(report.num_warps, 'warp')}, occupancy {report.occupancy:.0%}"
     )
 
 

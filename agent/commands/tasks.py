@@ -17,7 +17,7 @@ from rich.text import Text
 from kerneltune.agent.commands import AsJson
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import Page, columns, say, short, standard_page, status_line
-from kerneltune.tools.schema.codec import Json, encode, one_line, shell_word
+from kerneltune.tools.schema.codec import Json, encode, one_line, plural, shell_word
 from kerneltune.tools.schema.errors import TaskError, UsageError
 from kerneltune.tools.schema.gpus import GPUS, speed_of_light
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, contracts_in_words
@@ -146,7 +146,7 @@ def _compose(wanted: int, folder: Path, seed: int, *, json: bool) -> int:
         print(jsonlib.dumps(about | {"tasks": len(found), "compositions": n_compositions, "left_out": dict(told)}))
         return 0
     page = standard_page(colour=True)
-    page.print(f"{folder}: {words.plural(len(found), 'task')} of {words.plural(n_compositions, 'composition')}")
+    page.print(f"{folder}: {plural(len(found), 'task')} of {plural(n_compositions, 'composition')}")
     page.print(*(Text(f"left out: {n:,}: {one_line(why)}", style="dim") for why, n in told.most_common()))
     page.print(Text(f"next: optimize suite {shell_word(str(folder))} --authors offline", style="cyan"))
     return 0
@@ -235,7 +235,7 @@ def _print_task(found: CheckedTask, source: str, *, json: bool) -> None:
     page, hidden = standard_page(colour=True), sum(c.held_out for c in task.cases)
     page.print(Text(f"{one_line(task.name)}, {task.precision}", style="bold"), _cases_table(task))
     if hidden:
-        page.print(f"and {words.plural(hidden, 'case')} that no author sees")
+        page.print(f"and {plural(hidden, 'case')} that no author sees")
     if task.contracts:
         page.print(Text(f"Contract: {one_line(contracts_in_words(task.contracts))}"))
     page.print(*(Text(f"✗ {one_line(note)}", style="red") for note in found.notes))

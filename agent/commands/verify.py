@@ -37,7 +37,7 @@ from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.codec import Json, decode, encode, one_line, parsed
 from kerneltune.tools.schema.errors import StoreError
 from kerneltune.tools.schema.task import Contract, contracts_in_words
-from kerneltune.tools.schema.verdict import Verdict
+from kerneltune.tools.schema.verdict import Verdict, fastest_first
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
@@ -255,7 +255,7 @@ def _compared_rows(found: Verification) -> Iterator[tuple[str | Text, str | Text
 
 
 def _baselines(old: Verdict, new: Verdict) -> Sequence[str]:
-    found = words.fastest_first((*old.comparisons, *new.comparisons))
+    found = fastest_first((*old.comparisons, *new.comparisons))
     return list(dict.fromkeys(c.baseline for c in found))
 
 

@@ -23,7 +23,7 @@ from kerneltune.agent.export.provenance import SCHEMA_VERSION, Provenance, terms
 from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.prompts import cell, code, templates
 from kerneltune.tools.schema.codec import MOST, Json, one_line, plain
-from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.schema.verdict import RIGHT, Status
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -41,7 +41,6 @@ STATUSES = {
     Status.IMPOSSIBLE.value: "faster than light, or clocks disagree, or it remembers answers: not believed",
     "unjudged": "its run ended before it was judged",
 }
-_RIGHT = (Status.CHECKED.value, Status.CORRECT.value)
 _SPLITS = ("train", "validation", "test")
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
 _TAGS = {
@@ -263,7 +262,7 @@ def flat(columns: Iterable[Feature], inside: str = "") -> list[Feature]:
 
 
 def _values(made: Card, counted: Statistics) -> dict[str, object]:
-    right = sum(counted.statuses[status] for status in _RIGHT)
+    right = sum(counted.statuses[status] for status in RIGHT)
     return {
         "export": made,
         "schema_version": SCHEMA_VERSION,

@@ -24,7 +24,7 @@ from kerneltune.tools.receipt import author_view
 from kerneltune.tools.schema.codec import syntax_tree
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Verdict
-from kerneltune.tools.task.load import MAIN, CaseDef, TaskFile, assignments, visible_source
+from kerneltune.tools.task.load import MAIN, CaseDef, TaskFile, assignments, class_named, visible_source
 
 Messages = list[Row]
 MESSAGE = (Feature("role", "text", "system, user or assistant"), Feature("content", "text", "its words"))
@@ -170,7 +170,7 @@ def constants(source: str) -> dict[str, object]:
     Do not change what is returned."""
     try:
         found = dict(assignments(syntax_tree(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except SyntaxError:
         return {}
     return {name: value for name, node in found.items() if (value := _literal(node)) is not None}
 
@@ -223,9 +223,7 @@ def stable_uuid(*texts: str) -> str:
 def operators(source: str) -> tuple[str, ...]:
     """The torch operators that class Model calls by name ("torch.softmax", "nn.Linear"), in order of first use."""
     tree = parse(source)
-    model = next(
-        (n for n in (tree.body if tree else ()) if isinstance(n, ast.ClassDef) and n.name == ENTRY_POINT), None
-    )
+    model = class_named(tree, ENTRY_POINT) if tree else None
     calls = [n.func for n in ast.walk(model) if isinstance(n, ast.Call)] if model else []
     calls.sort(key=lambda call: (call.lineno, call.col_offset))
     return tuple(dict.fromkeys(name for name in map(_dotted, calls) if _is_operator(name)))

@@ -23,13 +23,11 @@ from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import near, option_types, options
 from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.schema.errors import UsageError
-from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.schema.verdict import RIGHT, Status
 
 FASTEST: Final = "fastest"
 Score = Callable[[Attempt], float | None]
 
-
-_RIGHT = (Status.CHECKED, Status.CORRECT)
 # What is in neither is unknown: not judged, not checkable, or with a time that cannot be.
 _FAILED = (Status.REJECTED, Status.COMPILE_FAILED, Status.CRASHED, Status.TIMED_OUT, Status.WRONG)
 
@@ -58,7 +56,7 @@ class Labels(NamedTuple):
 def labels(attempt: Attempt) -> Labels:
     """The labels of an attempt."""
     status, timed = attempt.status, attempt.timing is not None
-    failed = status is not None and status not in _RIGHT
+    failed = status is not None and status not in RIGHT
     return Labels(
         compilable(attempt),
         correct(attempt),
@@ -81,7 +79,7 @@ def compilable(attempt: Attempt) -> bool | None:
 def correct(attempt: Attempt) -> bool | None:
     """Whether it is right, as far as the machine that judged it could tell; None when it could not."""
     status = attempt.status
-    return None if status is None or status is Status.UNCHECKED else status in _RIGHT
+    return None if status is None or status is Status.UNCHECKED else status in RIGHT
 
 
 def right(attempt: Attempt) -> bool:

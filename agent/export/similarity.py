@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kerneltune.tools.schema.codec import leads_within, syntax_tree
 from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.task.load import class_named
 
 if TYPE_CHECKING:
     from rensa import RMinHash
@@ -49,7 +50,7 @@ def parse(source: str) -> ast.Module | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in strings
             return syntax_tree(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+    except SyntaxError:
         return None
 
 
@@ -387,7 +388,7 @@ def _words(source: str) -> frozenset[str]:
 def _operations(source: str) -> str:
     """What the class Model computes, sorted; "" without one. Of its constructor, only modules that it makes count."""
     tree = parse(source)
-    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None) if tree else None
+    model = class_named(tree, "Model") if tree else None
     plain = (
         name.lower().replace("_", "").replace("matmult", "matmul") for name in _called(model.body if model else ())
     )

@@ -23,11 +23,10 @@ from kerneltune.agent.attempt import Earlier, Lesson, Origin, StopReason, point_
 from kerneltune.agent.events import RunStarted
 from kerneltune.tools.schema.codec import Json, decode, did_you_mean, parsed
 from kerneltune.tools.schema.errors import UsageError
-from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.schema.verdict import RIGHT, Status
 
 VERSION = 6  # of the record; see agent.record.store
 ACCEPTED = "accepted"  # as good as a status, where one is asked for
-_ACCEPTED = (Status.CHECKED.value, Status.CORRECT.value)
 _PAGE_RUNS = 1000  # runs that are counted at a time, where a filter asks for what has to be counted
 _RARE = 20_000  # so few verdicts or comparisons are looked up one by one
 _BUSY_S = 0.2  # a person waits at a prompt
@@ -65,7 +64,7 @@ class Filter:
         """Those that `verdict` stands for; none when it was not given."""
         if self.verdict is None:
             return ()
-        return _ACCEPTED if self.verdict == ACCEPTED else (self.verdict,)
+        return RIGHT if self.verdict == ACCEPTED else (self.verdict,)
 
     def passes(self, statuses: Iterable[str | None], speedup: float | None) -> bool:
         """Whether any of the statuses is wanted, and the speed-up is enough; a NaN is never enough."""
@@ -204,7 +203,7 @@ def _summary(row: Mapping[str, Any]) -> RunSummary:
         word(row["gpu"]),
         datetime.fromtimestamp(float(row["at"]), UTC),
         attempts=sum(by_status.values()),
-        accepted=sum(by_status.get(status, 0) for status in _ACCEPTED),
+        accepted=sum(by_status.get(status, 0) for status in RIGHT),
         best_attempt_id=row["best"],
         best_us=_real(row["median_us"]),
         best_speedup=_real(row["speedup"]),

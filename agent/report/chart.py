@@ -20,6 +20,7 @@ from kerneltune.agent.report.data import (
 )
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.text import verdict_style
+from kerneltune.tools.schema.codec import plural
 from kerneltune.tools.schema.verdict import Comparison, Status
 
 WIDE, NARROW = 840, 350
@@ -203,10 +204,10 @@ def curve(material: RunData, width: float) -> Markup:
     strip, height = _strip(others, across, 314.0 if timed else 8.0, width)
     body += [*_numbers(across, last, height + 18, 8 if width > 500 else 4), *strip]
     body.append(text(width - 14, height + 36, "attempt", style="dim", anchor="end"))
-    about = f"Verdicts of {words.plural(len(others), 'attempt')}; none has a time."
+    about = f"Verdicts of {plural(len(others), 'attempt')}; none has a time."
     if timed:
         best = max(c.speedup for _, c in timed)
-        count = words.plural(len(timed), "timed attempt")
+        count = plural(len(timed), "timed attempt")
         about = f"Speed-ups of {count}, the highest {best:.3f}x; {len(others)} without a time."
     return drawing(width, height + 44, about, body)
 

@@ -15,7 +15,7 @@ from kerneltune.agent.events import Event, RunResumed, Verified, Warned
 from kerneltune.agent.record.trajectory import Trajectory, ending
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import Spending
-from kerneltune.tools.schema.codec import Json, number, one_line
+from kerneltune.tools.schema.codec import Json, number, one_line, plural
 from kerneltune.tools.schema.verdict import Comparison, Status, Timing, light_in_words, losses_in_words
 
 _BASELINES = {
@@ -294,8 +294,8 @@ def _nothing(material: RunData) -> tuple[str, tuple[str, ...]]:
     told = ", ".join(f"{n} {status}" for status, n in counts.most_common())
     if counts.get(Status.UNCHECKED.value):
         return "nothing verified: kernels compiled, but nothing there could run them", (
-            f"{words.plural(len(attempts), 'attempt')}: {told}.",
+            f"{plural(len(attempts), 'attempt')}: {told}.",
             *rest,
         )
-    headline = f"nothing accepted: none of {words.plural(len(attempts), 'attempt')} was correct"
+    headline = f"nothing accepted: none of {plural(len(attempts), 'attempt')} was correct"
     return headline, (f"They ended as: {told}.", "PyTorch's own kernels remain the best that is known.", *rest)

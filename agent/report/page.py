@@ -36,7 +36,7 @@ from kerneltune.agent.report.text import Sanitizer, diff, source, transcripts
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.attempt import ShownAttempt, fact_rows, worst
 from kerneltune.tools.reflect import evidence_in_words
-from kerneltune.tools.schema.codec import Json, number
+from kerneltune.tools.schema.codec import Json, number, plural
 from kerneltune.tools.schema.verdict import Comparison, Status
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def environment(shown: Sanitizer) -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {"one_line": shown.line, "ends": shown.ends}
+    made.filters |= {"one_line": shown.line, "ends": shown.ends, "plural": plural}
     made.globals |= {
         "look": look, "words": words, "hardest": hardest, "timing_of": timing_of, "interval": interval,
         "number": number, "baseline_name": baseline_name, "shows": shows, "measured": measured,

@@ -24,14 +24,13 @@ from kerneltune.agent.report.page import Site, moment, render
 from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import Spending
-from kerneltune.agent.view.text import plural
-from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.verdict import Status
+from kerneltune.tools.schema.codec import Json, plural
+from kerneltune.tools.schema.verdict import RIGHT, Status
 
 _RESAMPLES = 4_000
 _FEWEST = 5  # tasks of which an interval means something
 _Z = 1.959964  # of a 95 % interval
-_FAILED = tuple(s for s in Status if s not in (Status.CHECKED, Status.CORRECT, Status.UNCHECKED))
+_FAILED = tuple(s for s in Status if s not in (*RIGHT, Status.UNCHECKED))
 
 
 @dataclass(frozen=True)
@@ -296,7 +295,7 @@ def suite_claim(of: Suite) -> list[str]:
         )
     if of.untimed and timed:
         verb = "was" if len(of.untimed) == 1 else "were"
-        found.append(f"{words.plural(len(of.untimed), 'right kernel')} {verb} not timed.")
+        found.append(f"{plural(len(of.untimed), 'right kernel')} {verb} not timed.")
     if of.doubted:
         found.append(f"Verified again, the best kernel of {_tasks(of, of.doubted)} did not hold; it counts as unknown.")
     if of.none:

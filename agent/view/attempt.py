@@ -18,12 +18,11 @@ from kerneltune.agent.record.trajectory import Conversation, Message
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import columns, facts, heading, short
 from kerneltune.tools.reflect import evidence_in_words
-from kerneltune.tools.schema.codec import one_line
+from kerneltune.tools.schema.codec import one_line, plural
 from kerneltune.tools.schema.sass import KernelFacts, facts_in_words
-from kerneltune.tools.schema.verdict import CaseResult, Status
+from kerneltune.tools.schema.verdict import RIGHT, CaseResult, Status, fastest_first
 
 _MOST_DETAIL = 160  # characters of what was wrong, in a line of a table
-_RIGHT = (Status.CORRECT, Status.CHECKED)
 
 
 def attempts_table(attempts: Sequence[Attempt], best_id: str | None = None) -> Table:
@@ -44,7 +43,7 @@ def _row(attempt: Attempt, *, timed: bool) -> Iterator[RenderableType]:
         yield from (time_words(attempt), speedup_words(attempt))
     yield words.registers(attempt.kernels) or "-"
     yield f"{words.spill_bytes(attempt.kernels)}" if attempt.kernels else "-"
-    why = "" if attempt.status in (None, *_RIGHT) else f"  [{one_line(attempt.detail)[:_MOST_DETAIL]}]"
+    why = "" if attempt.status in (None, *RIGHT) else f"  [{one_line(attempt.detail)[:_MOST_DETAIL]}]"
     yield short(words.short_name(attempt) + why)
 
 
@@ -69,7 +68,6 @@ def speedup_words(attempt: Attempt) -> str:
 
 _WORST = 5
 _MOST_LINES = 20_000  # of two sources that are compared: the time grows with their product
-_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ def diff_text(diff: str) -> Text:
     """Colour a diff."""
     text = Text()
     for line in words.lines(diff or "the same source").splitlines():
-        text.append(line + "\n", style=_DIFF_STYLES.get(line[:1], ""))
+        text.append(line + "\n", style=words.DIFF_STYLES.get(line[:1], ""))
     text.rstrip()
     return text
 
@@ -156,7 +154,7 @@ def _measured(record: Attempt) -> Iterator[tuple[str, str]]:
         timing = record.timing
         how = f"cold L2, {timing.n_blocks} blocks, {timing.n_launches} launches"
         yield "time", f"{words.timing(timing)}, {how}"
-    for compared in words.fastest_first(record.comparisons):
+    for compared in fastest_first(record.comparisons):
         yield f"over {compared.baseline}", f"{words.speedup(compared)} of {words.microseconds(compared.baseline_us)}"
     for its in record.case_times:
         yield f"case {one_line(its.case)}", f"{words.case_time(its)}, weight {its.weight:g}"
@@ -174,7 +172,7 @@ def _tables(shown: ShownAttempt) -> Iterator[RenderableType]:
     record = shown.record
     if record.cases:
         right = sum(case.ok for case in record.cases)
-        yield heading(f"worst cases ({right} of {words.plural(len(record.cases), 'input set')} right)")
+        yield heading(f"worst cases ({right} of {plural(len(record.cases), 'input set')} right)")
         yield _cases(record.cases)
     if record.kernels:
         yield heading("kernels")

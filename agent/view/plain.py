@@ -51,8 +51,8 @@ from kerneltune.agent.view.state import (
     verification,
 )
 from kerneltune.agent.view.text import verdict_style
-from kerneltune.tools.schema.codec import one_line
-from kerneltune.tools.schema.verdict import NOT_TIMED, Status, Verdict, losses_in_words
+from kerneltune.tools.schema.codec import one_line, plural
+from kerneltune.tools.schema.verdict import NOT_TIMED, Status, Verdict, fastest_first, losses_in_words
 
 
 class PlainView:
@@ -143,12 +143,12 @@ def _run_line(state: ViewState, event: RunStarted | RunResumed | RunEnded) -> st
             author = f"author {event.author} ({event.author_why})"
             return f"run {event.run_id}: {event.task}, {author}, for {event.arch}, {_limits(state)}; {machine}"
         case RunResumed():
-            return f"run {event.run_id} goes on after {words.plural(event.finished_attempts, 'finished attempt')}"
+            return f"run {event.run_id} goes on after {plural(event.finished_attempts, 'finished attempt')}"
         case RunEnded():
             first = state.number_of(event.best_attempt_id) if event.best_attempt_id else "none"
             said = words.FIRST_CHOICE if state.best and not state.best.timing else "best"
             path = f" in {event.best_path}" if event.best_path else ""
-            tried = f"{words.plural(event.attempts, 'attempt')}, {event.accepted} accepted"
+            tried = f"{plural(event.attempts, 'attempt')}, {event.accepted} accepted"
             return f"run {event.run_id} ended ({event.why}): {tried}, {said} {first}{path}"
 
 
@@ -196,7 +196,7 @@ def _outcome(row: Attempt | None, verdict: Verdict) -> str:
         return f"not timed: {NOT_TIMED[verdict.not_timed]}"
     if verdict.timing is None:
         return _compiled(row)
-    compared = (f"{words.speedup(c)} vs {c.baseline}" for c in words.fastest_first(verdict.comparisons))
+    compared = (f"{words.speedup(c)} vs {c.baseline}" for c in fastest_first(verdict.comparisons))
     lost = filter(None, [losses_in_words(verdict.case_times)])
     return one_line(", ".join((words.timing(verdict.timing), *compared, *lost)))
 
@@ -282,7 +282,7 @@ def _why(state: ViewState, took_s: float | None) -> str:
 def _verified(state: ViewState) -> str:
     verdict = state.best.verdict if state.best else None
     if verdict is None or not verdict.accepted:
-        return f"nothing: none of {words.plural(state.finished, 'attempt')} was right" if state.finished else "nothing"
+        return f"nothing: none of {plural(state.finished, 'attempt')} was right" if state.finished else "nothing"
     if verdict.status is Status.CORRECT:
         how = f"{verdict.tier}; " if verdict.tier else ""
         return f"right and timed on {one_line(state.gpu or 'a GPU')}: {how}{_evidence(verdict)}"
@@ -294,9 +294,9 @@ def _verified(state: ViewState) -> str:
 def _evidence(verdict: Verdict) -> str:
     if not verdict.cases:
         return one_line(verdict.detail)
-    shapes = words.plural(len({c.case for c in verdict.cases}), "case")
+    shapes = plural(len({c.case for c in verdict.cases}), "case")
     worst = max(c.error_ratio for c in verdict.cases)
-    checked = f"{shapes}, {words.plural(len(verdict.cases), 'input set')}; worst error {worst:.2g} of the tolerance"
+    checked = f"{shapes}, {plural(len(verdict.cases), 'input set')}; worst error {worst:.2g} of the tolerance"
     return f"{checked}; not checked in full (see its verdict)" if verdict.limitations else checked
 
 

@@ -34,8 +34,8 @@ from kerneltune.agent.view.state import (
     throttling,
 )
 from kerneltune.agent.view.text import LABEL_WIDTH, verdict_style
-from kerneltune.tools.schema.codec import one_line, shell_word
-from kerneltune.tools.schema.verdict import BEYOND_LIGHT, NOT_TIMED, Comparison, Verdict, losses_in_words
+from kerneltune.tools.schema.codec import one_line, plural, shell_word
+from kerneltune.tools.schema.verdict import BEYOND_LIGHT, NOT_TIMED, Comparison, Verdict, fastest_first, losses_in_words
 
 if TYPE_CHECKING:
     from kerneltune.agent.record.query import RunSummary
@@ -770,7 +770,7 @@ _MOST_BAR, _LEAST_BAR = 40, 10
 def _goal_bar(verdict: Verdict, width: int) -> Iterator[list[Part]]:
     """How far the best has come: from nothing to the speed of light, with a mark at the number to beat, which is the
     time of the fastest baseline. Green is what is gained over it, red what is missing."""
-    compared = words.fastest_first(verdict.comparisons)
+    compared = fastest_first(verdict.comparisons)
     if not compared or not compared[0].speedup > 0:
         return
     reached = compared[0].speedup
@@ -811,7 +811,7 @@ def verdict_facts(row: Attempt, width: int, gpu: str | None, most: int = 99) -> 
     if verdict.coverage is not None:
         more += [(f"coverage {verdict.coverage:.0%}", DIM)]
     lines = [[*first, "  ", *more]] if width >= _ONE_LINE or not more else [first, more]
-    compared = words.fastest_first(verdict.comparisons)[:most]
+    compared = fastest_first(verdict.comparisons)[:most]
     names = max((len(c.baseline) for c in compared), default=0) if width >= _ONE_LINE else 0
     lost: list[list[Part]] = [[(one_line(said), "red")]] if (said := losses_in_words(verdict.case_times)) else []
     return [*lines, *(_against(c, names) for c in compared), *lost]
@@ -838,7 +838,7 @@ class BestCurve:
     def title(self, width: int) -> str:
         """What the curve shows, in so many cells."""
         name = {"speed-up": "best speed-up", "time": "best time", "bytes": "least bytes"}[self.kind]
-        whole = f"{name} over {words.plural(len(self.values), 'attempt')}"
+        whole = f"{name} over {plural(len(self.values), 'attempt')}"
         return whole if len(whole) <= width - 4 else name
 
     def label(self, value: float) -> str:
@@ -862,7 +862,7 @@ def curve_of(state: ViewState) -> BestCurve:
         moved = (a.rank_key[0] if a.rank_key else math.inf for a in judged)
         least = accumulate(moved, min)
         return BestCurve("bytes", tuple(None if math.isinf(value) else value for value in least))
-    fastest = min((c for a in judged for c in a.comparisons), key=lambda c: c.baseline_us, default=None)
+    fastest = next(iter(fastest_first(c for a in judged for c in a.comparisons)), None)
     leaders = _leaders(judged)
     if fastest is None:
         return BestCurve("time", tuple(row.timing.median_us if row and row.timing else None for row in leaders))
@@ -1078,7 +1078,7 @@ def _spills_cell(_: ViewState, row: Attempt, __: float) -> Part:
 
 
 def _speedup_cell(_: ViewState, row: Attempt, __: float) -> Part:
-    compared = words.fastest_first(row.comparisons)
+    compared = fastest_first(row.comparisons)
     return words.short_speedup(compared[0]) if compared else ""
 
 
@@ -1134,7 +1134,6 @@ def _wrapped_lines(text: str, width: int) -> tuple[str, ...]:
 # The source of an attempt, and its difference to its parent's ----------------------------------------------------
 
 _MOST_COMPARED = 1000  # lines of a source; a difference of longer ones may take seconds
-_DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def _source(state: ViewState, width: int, height: int, ui: Ui) -> list[Text]:
@@ -1171,7 +1170,7 @@ def _difference_lines(state: ViewState, row: Attempt) -> list[Text]:
             line("(it has no parent)" if not row.parent_id else "(the parent's source was not seen by this screen)")
         ]
     changes = _difference(parent.source, row.source)
-    return [line((change, _DIFF_COLOURS.get(change[:1], ""))) for change in changes]
+    return [line((change, words.DIFF_STYLES.get(change[:1], ""))) for change in changes]
 
 
 @lru_cache(maxsize=8)
@@ -1350,7 +1349,7 @@ _RUN_FACTS = 9  # lines about the chosen run
 
 
 def _library_title(library: Library, width: int) -> Text:
-    shown = words.plural(len(library.runs), "stored run")
+    shown = plural(len(library.runs), "stored run")
     return _ends(width, [(" kerneltune", "bold"), "  ", (shown, "bold cyan")], [" "])
 
 

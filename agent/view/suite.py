@@ -16,7 +16,7 @@ from kerneltune.agent.view.live import LiveView
 from kerneltune.agent.view.output import JsonView, LineWriter
 from kerneltune.agent.view.render import Pane, Part, Ui, line, share_bar
 from kerneltune.agent.view.state import ViewState, format_note
-from kerneltune.tools.schema.codec import one_line
+from kerneltune.tools.schema.codec import one_line, plural
 
 _GAUGE = 10  # cells
 _LEAST_S = 10.0  # before that nobody can tell when it ends
@@ -94,7 +94,7 @@ def suite_lines(state: SuiteState, run: ViewState, size: tuple[int, int], now: f
     """One frame of so many columns and lines: what fits of the rows, with the one that is under way among them."""
     used = state.used + state.step * (0.0 if state.at is None else _fraction(run, now))
     begun = sum(row.turns > 0 for row in state.rows)
-    runs = f"{begun} of {words.plural(len(state.rows), 'run')} had a turn"
+    runs = f"{begun} of {plural(len(state.rows), 'run')} had a turn"
     where = state.gpu or "no GPU: kernels are checked, not timed"
     top = [
         line((" suite ", "bold"), (one_line(state.name), "bold cyan"), f"   {runs}   ", _how_far(state, used, now)),
@@ -174,7 +174,7 @@ class SuiteLines:
         self.state, self._lines, self._lock = ViewState(), LineWriter(stream), Lock()
         self._warned: set[str] = set()
         where = suite.gpu or words.NO_GPU
-        self._lines.write(one_line(f"suite {suite.name}: {words.plural(len(suite.rows), 'run')}; {where}"))
+        self._lines.write(one_line(f"suite {suite.name}: {plural(len(suite.rows), 'run')}; {where}"))
 
     def begin(self, suite: SuiteState) -> None:
         """Say whose turn it is."""
@@ -188,7 +188,7 @@ class SuiteLines:
         """Say what came of it."""
         assert suite.at is not None
         row = suite.rows[suite.at]
-        told = f"{row.accepted} of {words.plural(row.attempts, 'attempt')} right, best {best_of_row(row.best)}"
+        told = f"{row.accepted} of {plural(row.attempts, 'attempt')} right, best {best_of_row(row.best)}"
         over = f" ({row.over})" if row.over else ""
         self._lines.write(one_line(f"{row.name}: {told}{over}; {_how_far(suite, suite.used, time.time())}"))
 

@@ -9,7 +9,16 @@ from rich.text import Text
 
 from kerneltune.agent.attempt import GivenFile, point_of
 from kerneltune.tools.schema.codec import Json, one_line, plain
-from kerneltune.tools.schema.verdict import NOT_TIMED, CaseTime, Comparison, KernelReport, Status, Timing, Verdict
+from kerneltune.tools.schema.verdict import (
+    NOT_TIMED,
+    CaseTime,
+    Comparison,
+    KernelReport,
+    Status,
+    Timing,
+    Verdict,
+    fastest_first,
+)
 
 if TYPE_CHECKING:
     from kerneltune.agent.attempt import Attempt
@@ -17,6 +26,7 @@ if TYPE_CHECKING:
     from kerneltune.agent.record.query import RunSummary
     from kerneltune.agent.record.trajectory import Message
 
+DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}  # by how a line of a difference begins
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 RANKED_BY = "ranked by effective bytes, spills, occupancy, registers"  # where nothing is timed
 FIRST_CHOICE = "first choice, not timed"
@@ -41,11 +51,6 @@ def duration(seconds: float) -> str:
 def size(n_bytes: int) -> str:
     """Format bytes as compilers do: 0 B, 528 B, 33 KiB."""
     return f"{n_bytes} B" if n_bytes < 1024 else f"{n_bytes / 1024:.3g} KiB"
-
-
-def plural(n: int, noun: str) -> str:
-    """Format a count: 1 attempt, 2 attempts."""
-    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def microseconds(us: float) -> str:
@@ -95,11 +100,6 @@ def outcome(verdict: Verdict) -> str:
     if verdict.not_timed is not None:
         told.append(f"not timed: {NOT_TIMED[verdict.not_timed]}")
     return ", ".join(told)
-
-
-def fastest_first(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Sort comparisons: the fastest baseline first."""
-    return sorted(comparisons, key=lambda c: (c.baseline_us, c.baseline))
 
 
 def registers(kernels: Sequence[KernelReport]) -> str:

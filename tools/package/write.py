@@ -21,7 +21,7 @@ from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.schema.codec import Json, decode, encode, syntax_tree
 from kerneltune.tools.schema.errors import CannotPackage, TaskError
 from kerneltune.tools.schema.task import POINTER_ALIGNMENT, CaseSpec, Contract, TaskSpec, TensorSpec, contract_of
-from kerneltune.tools.task.load import FLAGS, MAIN, assignments
+from kerneltune.tools.task.load import FLAGS, MAIN, assignments, lineage, method_named
 from kerneltune.tools.task.write import parts_of, with_forward_names
 
 _TOLERANCES = {
@@ -385,21 +385,6 @@ def _names_reached(source: str) -> frozenset[str]:
 # How the reference is called ------------------------------------------------------------------------------------------
 
 
-def _class(tree: ast.Module, name: str) -> ast.ClassDef | None:
-    return next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name), None)
-
-
-def _forward(tree: ast.Module, name: str) -> ast.FunctionDef | None:
-    """The forward of a class of the file: its own, or that of the first class that it inherits from."""
-    for _ in tree.body:
-        if (found := _class(tree, name)) is None:
-            return None
-        if own := next((n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == "forward"), None):
-            return own
-        name = next((base.id for base in found.bases if isinstance(base, ast.Name)), "")
-    return None
-
-
 def _literal_of(node: ast.expr | None) -> object:
     try:
         return _UNKNOWN if node is None else ast.literal_eval(node)
@@ -419,11 +404,16 @@ def _defaults(function: ast.FunctionDef) -> dict[str, object]:
 def _adapted(tree: ast.Module) -> tuple[ast.expr, dict[str, object]] | None:
     """What Model.forward calls, if it does nothing but return `f(x, 1, bias=bias)`, and how it names the arguments that
     it gives: a number stands for a place."""
-    forward = next((n for n in getattr(_class(tree, "Model"), "body", ()) if getattr(n, "name", "") == "forward"), None)
-    body = [n for n in getattr(forward, "body", ()) if not isinstance(n, ast.Expr)]
-    if len(body) != 1 or not isinstance(body[0], ast.Return) or not isinstance(call := body[0].value, ast.Call):
+    forward = method_named("forward", *lineage(tree, "Model")[:1])
+    body = [n for n in forward.body if not isinstance(n, ast.Expr)] if forward else []
+    if (
+        forward is None
+        or len(body) != 1
+        or not isinstance(body[0], ast.Return)
+        or not isinstance(call := body[0].value, ast.Call)
+    ):
         return None
-    names = list(_defaults(forward))[1:]  # type: ignore[arg-type]
+    names = list(_defaults(forward))[1:]
     given: dict[Any, ast.expr] = dict(enumerate(call.args)) | {k.arg: k.value for k in call.keywords}
     told = {key: _INPUT if isinstance(v, ast.Name) and v.id in names else _literal_of(v) for key, v in given.items()}
     tensors = [v.id for key, v in given.items() if told[key] is _INPUT and isinstance(v, ast.Name)]
@@ -446,17 +436,16 @@ def _given(parameters: dict[str, object], told: Mapping[Any, object]) -> dict[st
 def _forward_parameters(source: str) -> dict[str, object]:
     """Those of the forward that the kernel stands in for: of the module that the task was made from, if it was."""
     tree = syntax_tree(source)
-    own = _forward(tree, "Model")
+    own = method_named("forward", *lineage(tree, "Model"))
     if own is None:
         raise CannotPackage("the forward of its Model is not in the task file, so nobody knows how it is called")
     if own.args.vararg or own.args.kwarg:
         raise CannotPackage("the forward of its Model takes *args or **kwargs, so nobody knows how it is called")
     parameters = dict(list(_defaults(own).items())[1:])
     adapted = _adapted(tree)
-    if adapted and ast.unparse(adapted[0]) == "super().forward":
-        base = next((b.id for b in getattr(_class(tree, "Model"), "bases", ()) if isinstance(b, ast.Name)), "")
-        if (theirs := _forward(tree, base)) is not None:
-            return _given(dict(list(_defaults(theirs).items())[1:]), adapted[1])
+    theirs = method_named("forward", *lineage(tree, "Model")[1:])
+    if theirs and adapted and ast.unparse(adapted[0]) == "super().forward":
+        return _given(dict(list(_defaults(theirs).items())[1:]), adapted[1])
     return parameters
 
 

@@ -288,6 +288,13 @@ def virtual_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
+def memory_bytes() -> tuple[int, int]:
+    """The memory of this machine that processes may still have, caches included, and all of it."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    facts = {words[0]: int(words[1]) << 10 for words in lines}
+    return facts["MemAvailable:"], facts["MemTotal:"]
+
+
 def first_to_go() -> None:
     """Have the kernel end this process rather than others when memory runs out."""
     Path("/proc/self/oom_score_adj").write_text("500")

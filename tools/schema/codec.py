@@ -270,15 +270,24 @@ _PARSING = threading.RLock()
 
 def syntax_tree(source: str | bytes, filename: str = "<unknown>") -> ast.Module:
     """`ast.parse`, by one thread at a time: CPython before 3.11.8 has one count of depth for all threads
-    (gh-106905), so that two at once may end in a SystemError: seen once in 350 rollouts of a service."""
-    with _PARSING:
+    (gh-106905), so that two at once may end in a SystemError: seen once in 350 rollouts of a service. Whatever is not
+    Python is a SyntaxError."""
+    with _PARSING, _as_syntax_errors():
         return ast.parse(source, filename)
 
 
 def expression_tree(text: str) -> ast.expr:
     """The same of an expression."""
-    with _PARSING:
+    with _PARSING, _as_syntax_errors():
         return ast.parse(text, mode="eval").body
+
+
+@contextlib.contextmanager
+def _as_syntax_errors() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, OverflowError, RecursionError, MemoryError) as error:
+        raise SyntaxError(str(error) or "it is nested too deeply, or no memory is left") from error
 
 
 def read_file(path: Path, most_bytes: int = MOST_FILE_BYTES) -> bytes:
@@ -333,6 +342,11 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", *, lead: 
 def one_line(text: str, most: int | None = None) -> str:
     """Make a text `plain` and put it on one line, with runs of blanks made one."""
     return " ".join(plain(text, most).split())
+
+
+def plural(n: int, noun: str) -> str:
+    """A count in words: 1 attempt, 2 attempts."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def shell_word(text: str) -> str:

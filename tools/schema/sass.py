@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from itertools import islice
 
-from kerneltune.tools.schema.codec import one_line, plain
+from kerneltune.tools.schema.codec import one_line, plain, plural
 from kerneltune.tools.schema.gpus import Gpu, gpu_for_arch
 from kerneltune.tools.schema.plan import Kernel, Launch, LaunchEffects, Plan, distinct_bytes, step_bytes
 from kerneltune.tools.schema.verdict import KernelReport
@@ -399,7 +399,7 @@ def numbers(part: Census) -> str:
     """ "70 instructions, 155 issue cycles, 32 B loaded"."""
     cycles = f", {part.issue_cycles} issue cycles" if part.issue_cycles else ""
     loaded = f", {part.loaded_bytes} B loaded" if part.loaded_bytes else ""
-    return f"{part.instructions} instruction{'s' * (part.instructions != 1)}{cycles}{loaded}"
+    return f"{plural(part.instructions, 'instruction')}{cycles}{loaded}"
 
 
 @dataclass(frozen=True)
@@ -458,21 +458,17 @@ def facts_in_words(facts: KernelFacts, sass: Sass | None = None) -> str:
     of = facts.report
     taken = {"registers": of.registers, "B spilled": of.spill_bytes, "B shared": of.shared_bytes}
     words = [f"{n} {what}" for what, n in taken.items() if n]
-    words += [f"occupancy {100 * of.occupancy:.0f} %", _counted(of.num_warps, "warp")]
-    parts = [", ".join([*words, *([_counted(of.num_stages, "stage")] if of.num_stages else [])])]
+    words += [f"occupancy {100 * of.occupancy:.0f} %", plural(of.num_warps, "warp")]
+    parts = [", ".join([*words, *([plural(of.num_stages, "stage")] if of.num_stages else [])])]
     if facts.programs:
         waves = f"{facts.waves:.{0 if facts.waves >= 100 else 2}f} waves (last {100 * facts.last_wave:.0f} %)"
-        parts.append(f"{_counted(facts.blocks, 'block')}/SM, {_counted(facts.programs, 'program')}: {waves}")
+        parts.append(f"{plural(facts.blocks, 'block')}/SM, {plural(facts.programs, 'program')}: {waves}")
     if facts.asked_warps is not None:
         done = of.num_warps > facts.asked_warps
-        parts.append(f"specialised from {_counted(facts.asked_warps, 'warp')}" if done else "not specialised as asked")
+        parts.append(f"specialised from {plural(facts.asked_warps, 'warp')}" if done else "not specialised as asked")
     said = "; ".join(parts)
     name = of.name[: max(_LEAST_OF_A_NAME, _MOST_OF_A_LINE - len(said) - 2)]
     return f"{name}: {'; '.join([said, *(_instructions(facts, sass) if sass else [])])}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _instructions(facts: KernelFacts, sass: Sass) -> Iterator[str]:

@@ -27,8 +27,8 @@ from kerneltune.tools.schema.codec import (
     syntax_tree,
 )
 from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.task.load import NOT_PYTHON, task_name
-from kerneltune.tools.task.write import TAKEN
+from kerneltune.tools.task.load import task_name
+from kerneltune.tools.task.write import FLOATS, TAKEN
 
 FILE_NAME = "definition.json"
 _MOST_BYTES = 1 << 20
@@ -38,7 +38,6 @@ _SMALL = 1_000_000  # elements; the interpreter takes a case of two million, out
 _MOST_ELEMENTS = 1 << 34
 # of all expressions, with the axes put in: each may name the one before twice; 1,000 in a chain are too deep for Python
 _MOST_PARTS = 200
-_FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _INTEGERS = {"int64": 1024, "int32": 1024, "int16": 1024, "int8": 127, "bool": 2}  # random ones are below
 _AXIS, _SCALAR = "axis_", "scalar_"  # before names that the reference may use for something else
 
@@ -137,7 +136,7 @@ def _reference(definition: KernelDefinition) -> tuple[str, str]:
     is called."""
     try:
         tree = syntax_tree(definition.reference)
-    except (SyntaxError, *NOT_PYTHON) as error:
+    except SyntaxError as error:
         raise TaskError(f"its reference is not Python: {one_line(str(error), 200)}") from error
     run = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run"), None)
     if run is None:
@@ -194,7 +193,7 @@ class _Writer:
         if not definition.inputs or {"self", "run", "torch"} & set(definition.inputs):
             raise TaskError("its inputs are none, or called self, run or torch")
         for name, its in definition.inputs.items():
-            if its.dtype not in (*_FLOATS, *_INTEGERS):
+            if its.dtype not in (*FLOATS, *_INTEGERS):
                 raise TaskError(f"input {name}: dtype {its.dtype!r:.40} is none that can be judged")
         self._parts = 0
         self._variable = [name for name, axis in definition.axes.items() if axis.type == "var"]
@@ -211,7 +210,7 @@ class _Writer:
             return ast.Constant(axis.value)
         try:
             found = expression_tree((axis.expression or "").strip())
-        except (SyntaxError, *NOT_PYTHON) as error:
+        except SyntaxError as error:
             raise TaskError(f"axis {name}: {axis.expression!r:.60} is no expression") from error
         return self._checked(found, name, (*above, name))
 
@@ -344,6 +343,6 @@ class _Writer:
             return f"made[{name!r}]"
         shape = ", ".join(f"int({ast.unparse(node)})" for node in self._dimensions(its))
         shape = f"({shape},)" if shape else "()"
-        if its.dtype in _FLOATS:
+        if its.dtype in FLOATS:
             return f"torch.randn({shape}).to(torch.{its.dtype})"
         return f"torch.randint(0, {_INTEGERS[its.dtype]}, {shape}).to(torch.{its.dtype})"

@@ -34,7 +34,6 @@ _MOST_SLACK = 1 << 16  # elements, of a pitch too
 _MOST_ALIGNMENT = 512  # bytes: as the judge's buffers lie
 _BUILTIN_DIR = Path(__file__).parent.with_name("tasks")
 TABLE = _BUILTIN_DIR / "described.json"  # by sha256 of the file: TaskSpec without its source
-NOT_PYTHON = (ValueError, RecursionError, MemoryError)  # of ast.parse and decode; the last: nested too deeply
 _EXTRAS = ("CASES", "PRECISION", "INPUTS", "NOTES", "WEIGHT")
 _LONGEST_NAME = 100  # characters; a folder of a run is named after its task
 FLAGS = ("name", "held_out", "cpu", "weight")  # of a case; everything else in it is a constant
@@ -127,10 +126,11 @@ def builtin_names() -> list[str]:
     return sorted(p.stem for p in _BUILTIN_DIR.glob("*.py") if p.stem != "__init__")
 
 
-def not_python(path: Path, error: BaseException) -> TaskError:
+def not_python(path: Path, error: SyntaxError | UnicodeDecodeError) -> TaskError:
     """Say why a file cannot be parsed."""
-    why = str(error) or "it is nested too deeply, or no memory is left"
-    return TaskError(f"{path} is not a Python file: {why}")
+    if isinstance(error, SyntaxError) and error.lineno:
+        return TaskError(f"{path}, line {error.lineno}: {error.msg}")
+    return TaskError(f"{path} is not a Python file: {error}")
 
 
 def read_task(path: Path) -> TaskFile:
@@ -141,9 +141,7 @@ def read_task(path: Path) -> TaskFile:
         tree = syntax_tree(source, str(path))
     except OSError as error:
         raise TaskError(f"{path} cannot be read: {error.strerror}") from error
-    except SyntaxError as error:
-        raise TaskError(f"{path}, line {error.lineno}: {error.msg}") from error
-    except NOT_PYTHON as error:
+    except (SyntaxError, UnicodeDecodeError) as error:
         raise not_python(path, error) from error
     _require_parts(path, tree)
     extras = {name: node for name, node in assignments(tree) if name in _EXTRAS}
@@ -187,6 +185,37 @@ def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
         elif isinstance(node, ast.Assign):
             for target in node.targets:
                 yield from _pairs(target, node.value)
+
+
+def lineage(tree: ast.Module, name: str) -> list[ast.ClassDef]:
+    """The class of that name at the top level of a file and those of the same file that it inherits from, in the order
+    in which Python looks into them; none where there is no such class."""
+    known = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+    done: list[ast.ClassDef] = []
+    seen: set[str] = set()
+
+    def visit(one: ast.ClassDef) -> None:
+        if one.name not in seen:  # a file may claim that a class inherits from itself
+            seen.add(one.name)
+            bases = [b.value if isinstance(b, ast.Subscript) else b for b in one.bases]  # Base[T]
+            for base in reversed([b.id for b in bases if isinstance(b, ast.Name) and b.id in known]):
+                visit(known[base])
+            done.append(one)
+
+    if name in known:
+        visit(known[name])
+    return done[::-1]
+
+
+def class_named(tree: ast.Module, name: str) -> ast.ClassDef | None:
+    """The class of that name at the top level of a file."""
+    return next(iter(lineage(tree, name)), None)
+
+
+def method_named(name: str, *classes: ast.ClassDef) -> ast.FunctionDef | None:
+    """The method of the first of these classes that has one of that name."""
+    found = (n for one in classes for n in one.body if isinstance(n, ast.FunctionDef) and n.name == name)
+    return next(found, None)
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
@@ -298,9 +327,7 @@ def _position(path: Path, name: Any, known: Sequence[str] | None) -> int:
 
 def _forward_arguments(tree: ast.Module) -> list[str] | None:
     """Names of the arguments of Model.forward; None when the file does not spell them out (imported, *args)."""
-    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
-    body = model.body if model else []
-    forward = next((n for n in body if isinstance(n, ast.FunctionDef) and n.name == "forward"), None)
+    forward = method_named("forward", *lineage(tree, "Model")[:1])
     if forward is None or forward.args.vararg is not None:
         return None
     return [a.arg for a in (*forward.args.posonlyargs, *forward.args.args)][1:]

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from kerneltune.tools.schema.codec import Json, decode, did_you_mean, one_line, syntax_tree
 from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.schema.task import TaskSpec, TensorSpec
-from kerneltune.tools.task.load import NOT_PYTHON, not_python
+from kerneltune.tools.schema.task import TaskSpec, TensorSpec, row_major
+from kerneltune.tools.task.load import lineage, method_named, not_python
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -71,9 +71,6 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
     try:
         tree = syntax_tree(source, str(path))
     except SyntaxError as error:
-        line = f", line {error.lineno}" if error.lineno else " is not a Python file"
-        raise TaskError(f"{path}{line}: {error.msg}") from error
-    except NOT_PYTHON as error:
         raise not_python(path, error) from error
     found = _definition(tree, name, path)
     table = symtable.symtable(source, str(path), "exec")
@@ -85,10 +82,10 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
     bound = {b for n in (*imports, *helpers) for b in _bound(n)}
     is_module = isinstance(found, ast.ClassDef)
     _require_free(path, name, bound, is_module=is_module)
-    lineage = _lineage(found, tree) if isinstance(found, ast.ClassDef) else []
-    called = _method(found, "forward", path) if isinstance(found, ast.ClassDef) else found
+    classes = lineage(tree, name) if isinstance(found, ast.ClassDef) else []
+    called = _forward(found, path) if isinstance(found, ast.ClassDef) else found
     forward = _parameters(called, is_module)
-    init = _parameters(_init(lineage), True)
+    init = _parameters(method_named("__init__", *classes), True)
     return CodeParts(
         name=name,
         is_module=is_module,
@@ -97,7 +94,7 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
         definition=_text(source, found),
         forward=forward,
         init=init,
-        body=ast.Module([*lineage] or [found], []),
+        body=ast.Module([*classes] or [found], []),
         words=(ast.get_docstring(found) or "").strip().partition("\n")[0].rstrip("."),
         local_imports=tuple(_local(imports, path.parent)),
         names=frozenset({name, *bound, *used, *(p.name for p in (*forward, *init))}),
@@ -127,46 +124,20 @@ def names_in(source: str, path: Path) -> list[str]:
     """What of a file could become a task: its functions, and classes with a forward. Raises TaskError."""
     try:
         tree = syntax_tree(source)
-    except (SyntaxError, *NOT_PYTHON) as error:
+    except SyntaxError as error:
         raise not_python(path, error) from error
     return [
         n.name
         for n in tree.body
         if (isinstance(n, ast.FunctionDef) and not n.name.startswith("_"))
-        or (isinstance(n, ast.ClassDef) and _find(n, "forward"))
+        or (isinstance(n, ast.ClassDef) and method_named("forward", n))
     ]
 
 
-def _find(found: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    return next((n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
-
-
-def _method(found: ast.ClassDef, name: str, path: Path) -> ast.FunctionDef:
-    if method := _find(found, name):
+def _forward(found: ast.ClassDef, path: Path) -> ast.FunctionDef:
+    if method := method_named("forward", found):
         return method
     raise TaskError(f"{path}: class {found.name} has no forward of its own; name a function, or a class that has one")
-
-
-def _init(lineage: Sequence[ast.ClassDef]) -> ast.FunctionDef | None:
-    return next((init for one in lineage if (init := _find(one, "__init__"))), None)
-
-
-def _lineage(found: ast.ClassDef, tree: ast.Module) -> list[ast.ClassDef]:
-    """The class and those of the same file that it inherits from, in the order in which Python looks into them."""
-    known = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
-    done: list[ast.ClassDef] = []
-    seen: set[str] = set()
-
-    def visit(one: ast.ClassDef) -> None:
-        if one.name not in seen:  # a file may claim that a class inherits from itself
-            seen.add(one.name)
-            bases = [b.value if isinstance(b, ast.Subscript) else b for b in one.bases]  # Base[T]
-            for name in reversed([b.id for b in bases if isinstance(b, ast.Name) and b.id in known]):
-                visit(known[name])
-            done.append(one)
-
-    visit(found)
-    return done[::-1]
 
 
 def _parameters(function: ast.FunctionDef | None, is_method: bool) -> tuple[Parameter, ...]:
@@ -620,7 +591,7 @@ _USUAL = {size.name: size.timed for size in _SIZES} | {"BATCH": 8, "SEQUENCE": 2
 _PARTS = re.compile(r"(?:\bchunk\((?:\w+, *)?|// *|::|-1, *)(\d+)\b|\bglu\(")
 _MOST_PARTS = 8
 _SMALL_ELEMENTS = 500_000  # of the inputs of a small case; the interpreter takes two million with all else
-_FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
 _DTYPES = _by_word({
@@ -782,7 +753,7 @@ class _SeenInputs:
 
     def guess(self) -> Guess:
         """All of it as a task is written."""
-        floats = [its.dtype for its in self._tensors.values() if its.dtype in _FLOATS]
+        floats = [its.dtype for its in self._tensors.values() if its.dtype in FLOATS]
         dtype = max(dict.fromkeys(floats), key=floats.count, default="float32")
         init, unsure = self._init()
         inputs = [Input(name, self._expression(name, dtype)) for name in self._shapes]
@@ -833,11 +804,11 @@ class _SeenInputs:
     def _expression(self, name: str, dtype: str) -> str:
         """A tensor of that shape and form with random values."""
         its, shape = self._tensors[name], self._shapes[name]
-        stride = its.stride or _dense(its.shape)
+        stride = its.stride or row_major(its.shape)
         order = sorted(range(len(shape)), key=lambda axis: (-stride[axis], axis))
-        sizes, steps = [its.shape[axis] for axis in order], [stride[axis] for axis in order]
+        sizes, steps = [its.shape[axis] for axis in order], tuple(stride[axis] for axis in order)
         stored, part = [shape[axis] for axis in order], ""
-        if len(order) > 1 and steps != _dense(sizes) and steps == _dense([*sizes[:-1], steps[-2]]):
+        if len(order) > 1 and steps != row_major(sizes) and steps == row_major([*sizes[:-1], steps[-2]]):
             stored, part = [*stored[:-1], str(steps[-2])], f"[..., :{stored[-1]}]"  # a part of wider rows
         made = self._values(its, ", ".join(stored), dtype) + part
         back = [order.index(axis) for axis in range(len(order))]
@@ -846,7 +817,7 @@ class _SeenInputs:
     def _values(self, its: SeenTensor, size: str, dtype: str) -> str:
         if its.dtype == "bool":
             return f"torch.rand({size}) > 0.5"
-        if its.dtype not in _FLOATS:
+        if its.dtype not in FLOATS:
             cast = "" if its.dtype == "int64" else f".to(torch.{its.dtype})"
             return f"torch.randint({its.low}, {self._bound_of(its)}, ({size}{'' if ', ' in size else ','})){cast}"
         values = _as_seen(f"torch.randn({size})", its)
@@ -930,10 +901,6 @@ def _normal(expression: str) -> str:
         return repr(ast.literal_eval(expression)) if expression else ""
     except (ValueError, SyntaxError):
         return expression
-
-
-def _dense(shape: Sequence[int]) -> list[int]:
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def _can_halve(sizes: Collection[int], divisor: int) -> bool:
@@ -1066,7 +1033,7 @@ def _given(
 # The task of the gradients of a task.
 
 FORWARD = "forward_model"  # where the gradients' Model has the other one
-_HAS_GRADIENT = _FLOATS[:4]
+_HAS_GRADIENT = FLOATS[:4]
 RENAMED = {"Model": "Forward", "get_inputs": "forward_inputs"}
 
 
@@ -1078,9 +1045,7 @@ def backward_source(task: TaskSpec, source: str) -> str:
     if clash := next((name for name in RENAMED.values() if name in taken), None):
         raise TaskError(f"{task.name} uses the name {clash}, which its gradients need; rename it first")
     tree = syntax_tree(source)
-    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
-    lineage = _lineage(model, tree) if model else []
-    forward = next((found for one in lineage if (found := _find(one, "forward"))), None)
+    forward = method_named("forward", *lineage(tree, "Model"))
     if forward is None or forward.args.vararg or forward.args.kwarg or forward.args.kwonlyargs:
         raise TaskError(
             f"the forward of {task.name} is missing from its file, or has *args, **kwargs or keyword-only arguments, "

@@ -39,7 +39,7 @@ from kerneltune.tools.schema.sass import (
     made_of,
 )
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec, contracts_in_words
-from kerneltune.tools.schema.verdict import KernelReport, Verdict, launches_in_words
+from kerneltune.tools.schema.verdict import KernelReport, Verdict, fastest_first, launches_in_words
 from kerneltune.tools.update import Update
 
 Trouble = Literal["talk", "empty", "cut_off", "refused"]  # of a reply that calls no tool
@@ -291,7 +291,7 @@ def operations(source: str) -> frozenset[str]:
     """What a task's Model calls, whatever the spelling: {"matmul", "softmax"}; nothing of a text that is no Python."""
     try:
         body = syntax_tree(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except SyntaxError:
         return frozenset()
     models = [node for node in body if isinstance(node, ast.ClassDef) and node.name == "Model"]
     nodes = [node for model in models for node in ast.walk(model)]
@@ -509,7 +509,7 @@ def format_bench(attempt: Attempt, tracker: AttemptTracker, outcome: Reflected |
         status=verdict.status.value,
         detail=_gist(verdict.detail) if attempt.tool == "update" else both_ends(verdict.detail, _MOST_DETAIL),
         best=leader.number if leader else None,
-        comparisons=sorted(verdict.comparisons, key=lambda c: c.baseline_us),
+        comparisons=fastest_first(verdict.comparisons),
         worst=max(verdict.cases, key=lambda c: c.error_ratio, default=None),
         prediction=_prediction(outcome) if outcome else "",
         launches=launches_in_words(attempt.judged.receipt),

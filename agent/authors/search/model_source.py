@@ -14,6 +14,7 @@ from typing import Any
 from kerneltune.agent.authors.search.neighbours import CannotLower
 from kerneltune.tools.schema.codec import Json, decode, encode, expression_tree, syntax_tree
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
+from kerneltune.tools.task.load import class_named, method_named
 from kerneltune.tools.task.write import FORWARD, RENAMED
 
 # ---
@@ -23,10 +24,10 @@ from kerneltune.tools.task.write import FORWARD, RENAMED
 def model_parts(source: str) -> tuple[list[str], ast.ClassDef, ast.arguments]:
     """Needed top-level statements of the task, `ModelNew` without methods that compute, and forward's parameters."""
     tree = syntax_tree(source)
-    model = _model(tree)
+    model = class_named(tree, "Model")
     if model is None:
         raise CannotLower("the task file has no `class Model` of its own")
-    forward = _method(with_inherited(tree, model), "forward")
+    forward = method_named("forward", with_inherited(tree, model))
     if forward is None:
         raise CannotLower("Model inherits its forward from a class of another file")
     stripped = _Constructor().visit(syntax_tree(ast.unparse(model)).body[0])
@@ -37,14 +38,6 @@ def model_parts(source: str) -> tuple[list[str], ast.ClassDef, ast.arguments]:
     return texts, stripped, forward.args
 
 
-def _model(tree: ast.Module) -> ast.ClassDef | None:
-    return next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
-
-
-def _method(model: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    return next((n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
-
-
 def with_inherited(tree: ast.Module, model: ast.ClassDef) -> ast.ClassDef:
     """The class as if all that it inherits from classes of the file stood in it, to be read: a constructor that does no
     more than hand its arguments on, and convert what was made, gives way to the one that it calls."""
@@ -52,8 +45,8 @@ def with_inherited(tree: ast.Module, model: ast.ClassDef) -> ast.ClassDef:
     seen = {model.name}
     while len(model.bases) == 1 and (name := ast.unparse(model.bases[0])) in classes.keys() - seen:
         seen.add(name)
-        base, own = classes[name], _method(model, "__init__")
-        kept = [n for n in model.body if n is not own or not _hands_on(own, _method(base, "__init__"))]
+        base, own = classes[name], method_named("__init__", model)
+        kept = [n for n in model.body if n is not own or not _hands_on(own, method_named("__init__", base))]
         stated = {n.name for n in kept if isinstance(n, ast.FunctionDef)}
         inherited = [n for n in base.body if not isinstance(n, ast.FunctionDef) or n.name not in stated]
         model = ast.ClassDef(model.name, base.bases, base.keywords, [*inherited, *kept], base.decorator_list)
@@ -100,7 +93,7 @@ def _keep_called(model: ast.ClassDef) -> None:
 
 def _without_forward(node: ast.stmt) -> ast.stmt:
     """A submodule's class only holds parameters in a candidate."""
-    if isinstance(node, ast.ClassDef) and _method(node, "__init__"):
+    if isinstance(node, ast.ClassDef) and method_named("__init__", node):
         copy = syntax_tree(ast.unparse(node)).body[0]
         assert isinstance(copy, ast.ClassDef)
         _keep_called(copy)
@@ -222,7 +215,7 @@ def formula(source: str, constants: Constants) -> tuple[ast.expr, list[str]] | N
     `constants` gives values to what is not an argument: "self.dim", "LARGEST".
     """
     tree = syntax_tree(source)
-    if (own_model := _model(tree)) is None:
+    if (own_model := class_named(tree, "Model")) is None:
         return None
     model = with_inherited(tree, own_model)
     methods = {n.name: n for n in model.body if isinstance(n, ast.FunctionDef)}
@@ -257,9 +250,9 @@ def known_constants(source: str, init_args: Sequence[Sequence[Json]]) -> dict[st
             found[ast.unparse(node.targets[0])] = node.value.value
     changed = {key for case in listed_cases(tree) for key in case}
     found = {name: value for name, value in found.items() if name not in changed}
-    own_model = _model(tree)
+    own_model = class_named(tree, "Model")
     model = with_inherited(tree, own_model) if own_model else None
-    init = _method(model, "__init__") if model else None
+    init = method_named("__init__", model) if model else None
     if model is None or init is None:
         return found
     once = _set_once(model)
@@ -314,7 +307,7 @@ def listed_cases(tree: ast.Module) -> list[dict[str, Json]]:
 
 def _modules(model: ast.ClassDef) -> dict[str, ast.Call]:
     """NAME -> the call that makes self.NAME, of modules that we know."""
-    once, init = _set_once(model), _method(model, "__init__")
+    once, init = _set_once(model), method_named("__init__", model)
     return {
         target.attr: value
         for target, value in (_assignments(init) if init else [])
@@ -495,8 +488,8 @@ class GradientsModel:
 def gradients_model(source: str) -> GradientsModel | None:
     """What a task of gradients says; None for any other task. Raises SyntaxError."""
     tree = syntax_tree(source)
-    model = _model(tree)
-    forward = _method(model, "forward") if model else None
+    model = class_named(tree, "Model")
+    forward = method_named("forward", model) if model else None
     calls = [n for n in ast.walk(forward) if isinstance(n, ast.Call)] if forward else []
     pulled = next((n for n in calls if ast.unparse(n.func) == "torch.func.vjp"), None)
     if model is None or forward is None or pulled is None or f"self.{FORWARD} = Forward(" not in ast.unparse(model):
@@ -518,8 +511,8 @@ def essence(source: str) -> frozenset[str]:
     """What a task's Model is: its constructor, what its forward computes, and the constants and functions that this
     needs. The same for a copy of the file with other inputs, cases and words. Raises SyntaxError."""
     tree = syntax_tree(source)
-    model = _model(tree)
-    forward = _method(model, "forward") if model else None
+    model = class_named(tree, "Model")
+    forward = method_named("forward", model) if model else None
     if model is None or forward is None:
         return frozenset()
     found = formula(source, {})

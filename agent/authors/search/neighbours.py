@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kerneltune.agent.attempt import Attempt, Earlier, point_of, rank_order
+from kerneltune.tools.schema.codec import plural
 
 Params = Mapping[str, int]
 BEGIN_WITH = 3  # of the best points of earlier runs on this task
@@ -109,16 +110,12 @@ class Remembered:
         parts = []
         if self.points:
             runs = "an earlier run" if self.runs == 1 else f"{self.runs} earlier runs"
-            parts.append(f"begins with {_counted(len(self.best), 'best point')} of {runs} of this task on this GPU")
+            parts.append(f"begins with {plural(len(self.best), 'best point')} of {runs} of this task on this GPU")
             failed = {(p.sketch, _key_of(p.params)) for p in self.points if p.median_us is None}
             parts.append(f"{len(self.points)} points known from there, {len(failed)} of them failed and are left")
         if self.elsewhere:
-            parts.append(f"{_counted(len(self.elsewhere), 'best point')} of other tasks come after the defaults")
+            parts.append(f"{plural(len(self.elsewhere), 'best point')} of other tasks come after the defaults")
         return "; ".join(parts)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _key_of(params: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

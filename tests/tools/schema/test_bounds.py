@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.schema.codec import inflated, parsed, read_file, syntax_tree
+from kerneltune.tools.schema.codec import expression_tree, inflated, parsed, read_file, syntax_tree
 
 
 def bomb(gib: int) -> bytes:
@@ -71,6 +71,14 @@ class Knot:
 
     def __del__(self) -> None:
         time.sleep(0.0001)
+
+
+@pytest.mark.parametrize("text", ["def", "a = \0", "(" * 300_000, "-" * 300_000 + "1", "9" * 5_000, "a = '\ud800'"])
+def test_what_is_no_python_is_a_syntax_error(text: str) -> None:
+    for parse in (syntax_tree, expression_tree):
+        with pytest.raises(SyntaxError) as caught:
+            parse(text)
+        assert str(caught.value)
 
 
 def test_several_threads_parse_python_at_once() -> None:

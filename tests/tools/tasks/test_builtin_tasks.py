@@ -10,11 +10,12 @@ import pytest
 
 from kerneltune.tools.judge.correctness.comparison import compare
 from kerneltune.tools.judge.correctness.problem import Problem, describe
-from kerneltune.tools.judge.service.admission import admit, operands_that_matter, unsound
+from kerneltune.tools.judge.service.admission import operands_that_matter, passing
 from kerneltune.tools.schema.task import CORE, batteries_of
 from kerneltune.tools.schema.verdict import CaseResult, Tier
 from kerneltune.tools.task.load import MAIN, TaskFile, builtin_names, find_task
 from kerneltune.tools.tasks import GROUPS
+from tests.tools.judge.test_admission import admit
 from tests.tools.tasks.honest import HONEST, Kernel
 from tests.tools.tasks.wrong import MISTAKES, Mistake
 
@@ -69,7 +70,7 @@ def cheapest(name: str) -> TaskFile:
 @pytest.mark.parametrize("name", HONEST)
 def test_null_kernels_fail_the_cheapest_case(name: str) -> None:
     found = admit(cheapest(name))
-    assert unsound(found) == []
+    assert passing(found) == []
     assert min(r.error_ratio for r in found if r.battery in CORE) > LEAST.get(name, 10.0)
 
 
@@ -79,7 +80,7 @@ def test_null_kernels_fail_every_small_case_and_every_operand_matters(name: str)
     task = find_task(name)
     found = admit(task)
     assert [r for r in found if r.battery in CORE and not r.refused] == []
-    assert unsound(found) == []
+    assert passing(found) == []
     for case in (c.name for c in task.cases if c.cpu):
         found_to_matter = operands_that_matter(Problem.load(task, case))
         assert found_to_matter, case

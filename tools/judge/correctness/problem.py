@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -74,6 +73,7 @@ from kerneltune.tools.judge.correctness.tree import (
     tensor_spec,
     tensors,
 )
+from kerneltune.tools.sandbox.linux import memory_bytes
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import OutOfMemory, TaskError
 from kerneltune.tools.schema.task import BATTERIES, PROBES, BatchDims, CaseSpec, TaskSpec
@@ -1059,7 +1059,7 @@ def _require_host_memory(task: TaskFile, case: CaseDef) -> None:
             size = nbytes((problem.inputs(0), problem.state()))
     except TaskError:  # its inputs depend on values, too
         return
-    free = _available_bytes()
+    free, _ = memory_bytes()
     if _LEAST_OF_A_RUN * size > free:
         raise OutOfMemory(
             f"task {task.name}, case {case.name}: its inputs and parameters take {size / 1e9:.1f} GB, and running its "
@@ -1067,12 +1067,6 @@ def _require_host_memory(task: TaskFile, case: CaseDef) -> None:
             f"{free / 1e9:.1f} GB of memory, which would do for {free / _LEAST_OF_A_RUN / 1e9:.1f} GB: make the sizes "
             "of that case smaller"
         )
-
-
-def _available_bytes() -> int:
-    """Memory of this machine that a process may have, caches included."""
-    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(facts["MemAvailable"].split()[0]) << 10
 
 
 _Place = tuple[str, int]  # the name of a constant, and the index into it when it is a tuple (else 0)

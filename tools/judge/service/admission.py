@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from kerneltune.tools.judge.correctness.comparison import compare
 from kerneltune.tools.judge.correctness.gates import as_rows
-from kerneltune.tools.judge.correctness.problem import Problem, expanded, is_small
+from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.reference_model import Drawn
 from kerneltune.tools.judge.correctness.tree import Tree, is_finite, leaves, map_leaves, map_tensors, tensors
 from kerneltune.tools.schema.errors import TaskError
@@ -86,24 +86,11 @@ class AdmissionResult:
     error_ratio: float
 
 
-def unsound(results: list[AdmissionResult]) -> list[str]:
-    """Cases that a null kernel passes with every battery, as "case: null kernel"; empty for a sound task. One battery
-    that refuses it is enough: a candidate has to pass them all."""
-    return [f"{case}: {name}" for case, name in _passing(results)]
-
-
-def _passing(results: Sequence[AdmissionResult]) -> list[tuple[str, str]]:
-    """(case, null kernel) that no battery refused."""
+def passing(results: Sequence[AdmissionResult]) -> list[tuple[str, str]]:
+    """(case, null kernel) that no battery refused. One that refuses it is enough: a candidate has to pass them all."""
     refused = {(r.case, r.null_kernel) for r in results if r.refused}
     tried = dict.fromkeys((r.case, r.null_kernel) for r in results)
     return [one for one in tried if one not in refused]
-
-
-def admit(task: TaskFile, *, device: str = "cpu") -> list[AdmissionResult]:
-    """Try the null kernels on every case that fits the device. The task is sound when all are refused."""
-    task = expanded(task)
-    cases = [case for case in task.cases if device != "cpu" or case.cpu or is_small(task, case.name)]
-    return [result for case in cases for result in _case(Problem.load(task, case.name, device=device))]
 
 
 _MEANING = {
@@ -129,13 +116,13 @@ def warnings_of(task: TaskFile, spec: TaskSpec) -> list[str]:
         problem = Problem.load(task, case)
         if why := _unanswerable(problem):  # all else would follow from it
             return [f"{why}, so that no kernel can be right"]
-        results = list(_case(problem, ("own",)))
-        if _passing(results):  # the other batteries may still catch it
-            results += _case(problem, CORE[1:])
+        results = list(tried(problem, ("own",)))
+        if passing(results):  # the other batteries may still catch it
+            results += tried(problem, CORE[1:])
         matter = operands_that_matter(problem) if not problem.slow else {}
     except TaskError as error:
         return [f"the task could not be examined: {error}"]
-    names = [name for _, name in _passing(results)]
+    names = [name for _, name in passing(results)]
     more = f" (and {len(names) - 1} other null kernels)" if len(names) > 1 else ""
     doubts = [
         f"a kernel that {_MEANING[name]} passes case {case} with all inputs{more}; verdicts mean little"
@@ -167,7 +154,8 @@ def _shapes(tree: Tree) -> list[torch.Size]:
     return [tensor.shape for tensor in tensors(tree)]
 
 
-def _case(problem: Problem, batteries: Sequence[str] = BATTERIES) -> Iterator[AdmissionResult]:
+def tried(problem: Problem, batteries: Sequence[str] = BATTERIES) -> Iterator[AdmissionResult]:
+    """What becomes of the null kernels in a case. The task is sound when each is refused with some battery."""
     for battery in batteries:
         drawn, before = problem.draw(1, battery), problem.draw(2, battery)
         if drawn is None or before is None:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kerneltune.tools.schema.codec import syntax_tree
+
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
@@ -665,8 +667,8 @@ def converted_python(source: str) -> str:
 
 def _parsed(source: str) -> ast.Module:
     try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return syntax_tree(source)
+    except SyntaxError as error:
         raise CannotConvert(f"this is no Python: {error}") from error
 
 

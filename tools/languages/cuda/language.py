@@ -1,12 +1,15 @@
 """CUDA C++ as a language: candidates launch __global__ functions by `CudaKernel`; their PTX is what a plan holds."""
 
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kerneltune.tools.languages.base import LaunchRecorder
-from kerneltune.tools.languages.cuda.loader import CudaKernel
 from kerneltune.tools.languages.cuda.nvrtc import lowered
-from kerneltune.tools.languages.ptx.loader import imports_loader
+from kerneltune.tools.languages.ptx.ir import Function, parse
+from kerneltune.tools.languages.ptx.loader import PtxKernel, PtxLaunchError, entry_of, imports_loader, in_charge
 from kerneltune.tools.schema.messages import Failure, Lowered, Program, Refused
 
 HOST_CODE = (
@@ -14,6 +17,55 @@ HOST_CODE = (
     "CudaKernel (from kerneltune import CudaKernel; kernel[grid](*args, block=…)), and write the launcher in Python; "
     "`optimize convert FILE` does that for the common form"
 )
+_OF_A_LAUNCH = ("block", "shared_bytes")  # what a config says beside macros
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+class CudaKernel(PtxKernel):
+    """A __global__ function of a CUDA C++ text, to be launched as a Triton kernel is: `kernel[grid](*args, block=256)`.
+
+    A launch takes what a launch of a PtxKernel takes.
+
+    Args:
+        text: Device code: functions and what they need, no host code.
+        name: The function as C++ names it, "scale" or "scale<float, BLOCK>"; may be left out where the text has one
+            function that is no template.
+        configs: Dicts of macros, as -D defines them. Each makes another kernel, and the fastest is used. Grid, block
+            and shared_bytes may be functions of the config; "block" and "shared_bytes" in a config are no macros, but
+            stand for arguments that a launch leaves out.
+        options: Options of NVRTC: see `nvrtc.OPTIONS`.
+
+    Raises:
+        NotCompiled: at the first launch, with the lines: the text does not compile.
+        PtxLaunchError: the values do not fit the function.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        name: str | None = None,
+        *,
+        configs: Sequence[Mapping[str, Any]] = (),
+        options: Sequence[str] = (),
+    ) -> None:
+        if not isinstance(text, str):
+            raise PtxLaunchError(f"CudaKernel takes CUDA C++ as a str, not {type(text).__name__}")
+        super().__init__(text, entry=name, configs=configs)
+        self.options = tuple(map(str, options))
+
+    def _entry(self, config: Mapping[str, Any]) -> tuple[str, Function]:
+        macros = tuple(_macro(name, value) for name, value in config.items() if name not in _OF_A_LAUNCH)
+        ptx = in_charge().lowered(Program("cuda", self.text, self.entry or "", (*self.options, *macros))).ptx
+        # its lines are the compiler's, not the author's
+        entry = entry_of(parse(ptx), None)
+        return ptx, replace(entry, params=tuple(replace(param, line=0) for param in entry.params))
+
+
+def _macro(name: str, value: Any) -> str:
+    if not _NAME.fullmatch(str(name)):
+        raise PtxLaunchError(f"a config names macros: {name!r:.60} is no name of one")
+    text = str(int(value)) if isinstance(value, bool) else str(value)
+    return f"-D{name}={text}"
 
 
 class CudaLanguage:

@@ -33,7 +33,7 @@ def ptx_texts(source: str) -> list[str]:
     """The texts that a candidate gives to PtxKernel as literals, in order; a template as it is written."""
     try:
         calls = [node for node in ast.walk(syntax_tree(source)) if isinstance(node, ast.Call)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except SyntaxError:
         return []
     first = [c.args[0] for c in calls if c.args and getattr(c.func, "id", getattr(c.func, "attr", "")) == "PtxKernel"]
     found = [node for node in first if isinstance(node, ast.Constant) and isinstance(node.value, str)]
