@@ -86,6 +86,17 @@ class ModelNew(nn.Module):
     assert "shared memory" in failure.detail
 
 
+def test_a_block_of_more_threads_than_any_gpu_starts_is_refused_before_it_is_judged(update: Updates) -> None:
+    """Triton and ptxas compile it, and without a GPU its programs are right."""
+    launch = "scale_kernel[(4,)](x, y, x.numel(), 2.0, B=256, num_warps=64)"
+    forward = f"    def forward(self, x):\n        y = torch.empty_like(x)\n        {launch}\n        return y\n"
+    failure = update("class ModelNew(nn.Module):\n" + forward).failure
+    assert failure is not None
+    assert failure.status is Status.COMPILE_FAILED
+    assert "num_warps=64 is a block of 2048 threads; the most is 1024" in failure.detail
+    assert update("class ModelNew(nn.Module):\n" + forward.replace("=64", "=32")).failure is None
+
+
 def test_host_code_may_ask_for_registers_and_shared_memory_as_the_softmax_tutorial_does(update: Updates) -> None:
     source = """
 class ModelNew(nn.Module):

@@ -7,9 +7,10 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kerneltune.tools.languages.base import ExceedsSharedMemory
-from kerneltune.tools.schema.gpus import arch_number, gpu_for_arch, occupancy
-from kerneltune.tools.schema.verdict import KernelReport
+from kerneltune.tools.languages.base import ExceedsSharedMemory, NotCompiled
+from kerneltune.tools.schema.gpus import LARGEST_BLOCK, arch_number, gpu_for_arch, occupancy
+from kerneltune.tools.schema.messages import Failure
+from kerneltune.tools.schema.verdict import Cause, KernelReport, Status
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,11 @@ def report(
     num_stages: int,
     started_s: float,
 ) -> KernelReport:
-    """The compile report of one kernel; `started_s` by perf_counter. Raises ExceedsSharedMemory."""
+    """The compile report of one kernel; `started_s` by perf_counter. Raises ExceedsSharedMemory, and NotCompiled where
+    its blocks have more threads than any GPU starts: neither compiler minds."""
+    if 32 * num_warps > LARGEST_BLOCK:
+        why = f"num_warps={num_warps} is a block of {32 * num_warps} threads; the most is {LARGEST_BLOCK}"
+        raise NotCompiled(Failure(Status.COMPILE_FAILED, why, cause=Cause.COMPILE_OPTION))
     if shared_bytes > gpu_for_arch(arch).shared_per_block_bytes:
         raise ExceedsSharedMemory(shared_bytes)
     return KernelReport(

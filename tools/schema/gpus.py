@@ -23,6 +23,7 @@ from kerneltune.tools.schema.plan import item_bytes
 from kerneltune.tools.schema.task import CaseSpec
 
 DEFAULT_ARCH = "sm_90"
+LARGEST_BLOCK = 1024  # threads
 
 
 @dataclass(frozen=True)

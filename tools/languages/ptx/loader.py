@@ -15,6 +15,7 @@ from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
 from kerneltune.tools.languages.ptx.ir import Function, Module, PtxError, Variable, line_of, parse
 from kerneltune.tools.schema.codec import Json, syntax_tree
+from kerneltune.tools.schema.gpus import LARGEST_BLOCK
 from kerneltune.tools.schema.messages import Lowered, Program
 from kerneltune.tools.schema.plan import described_rank, is_descriptor
 
@@ -265,7 +266,6 @@ def _line_of(error: Exception) -> int:
 # What a candidate launches its PTX with. Where launches go is decided by who is in charge of the process: a tracer
 # writes them down; elsewhere they go to the GPU (`GpuPtxLauncher`).
 
-LARGEST_BLOCK = 1024
 LARGEST_CLUSTER = 16
 _AXES = 3
 

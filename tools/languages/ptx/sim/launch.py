@@ -20,7 +20,7 @@ from kerneltune.tools.languages.ptx.ir import (
     parse,
     type_bytes,
 )
-from kerneltune.tools.languages.ptx.loader import LARGEST_BLOCK, PtxLaunch, PtxLaunchError, block_of, entry_of
+from kerneltune.tools.languages.ptx.loader import PtxLaunch, PtxLaunchError, block_of, entry_of
 from kerneltune.tools.languages.ptx.sim.arithmetic import FLOAT_OPS, REGISTER_OPS
 from kerneltune.tools.languages.ptx.sim.exchange import MEMORY_OPS, WARP_SYNC, check_all_sent, nothing
 from kerneltune.tools.languages.ptx.sim.machine import (
@@ -51,6 +51,7 @@ from kerneltune.tools.languages.ptx.sim.values import (
 )
 from kerneltune.tools.languages.triton.ttir.ir import Array, AssertFailed, InterpreterError, StepLimit
 from kerneltune.tools.languages.triton.ttir.memory import AddressSpace, DescriptorValue, Pointer
+from kerneltune.tools.schema.gpus import LARGEST_BLOCK
 
 # ---
 # A function of PTX as steps that the scheduler runs: plain ones change registers and memory, the others say who goes
