@@ -19,11 +19,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kerneltune.agent.attempt import Attempt, rank_key, static_key
+from kerneltune.agent.attempt import Attempt, static_key
 from kerneltune.agent.commands.session import Session, session, workshop
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import chosen_settings
-from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.task.load import builtin_names, find_task
 
 Key = tuple[float, ...]
@@ -56,9 +55,8 @@ def timed(opened: Session, attempt: Attempt) -> Timed | None:
         return None
     kernels = update.kernels_of(plan)
     moved = updater.effective_bytes(update, attempt.judged.variant)
-    checked = rank_key(Verdict(Status.CHECKED, ""), update)
     assert moved is not None
-    now = (float(f"{moved:.2g}"), *static_key(kernels)) if plan is not update.main_plan else checked
+    now = (float(f"{moved:.2g}"), *static_key(kernels))  # as `rank_key`, which knows the default variant alone
     return Timed(attempt.attempt_id, attempt.timing.median_us, now, (plan.traffic_bytes, *static_key(kernels)))
 
 
