@@ -13,11 +13,11 @@ from kerneltune.agent.tracker import AttemptTracker, GivenUp
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.update import Update
-from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, run
+from tests.agent.test_loop import TASK, ListAuthor, Log, NoteBench, NoteUpdater, run
 
 
 @dataclass
-class HeldUpdater:
+class HeldUpdater(NoteUpdater):
     """Is at work until it is let go; its compiler is gone by then."""
 
     begun: threading.Event = field(default_factory=threading.Event)
