@@ -187,29 +187,30 @@ def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
                 yield from _pairs(target, node.value)
 
 
+def _classes(tree: ast.Module) -> dict[str, ast.ClassDef]:
+    return {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+
+
 def lineage(tree: ast.Module, name: str) -> list[ast.ClassDef]:
     """The class of that name at the top level of a file and those of the same file that it inherits from, in the order
     in which Python looks into them; none where there is no such class."""
-    known = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
-    done: list[ast.ClassDef] = []
-    seen: set[str] = set()
-
-    def visit(one: ast.ClassDef) -> None:
-        if one.name not in seen:  # a file may claim that a class inherits from itself
-            seen.add(one.name)
-            bases = [b.value if isinstance(b, ast.Subscript) else b for b in one.bases]  # Base[T]
-            for base in reversed([b.id for b in bases if isinstance(b, ast.Name) and b.id in known]):
-                visit(known[base])
-            done.append(one)
-
-    if name in known:
-        visit(known[name])
+    known, done, seen = _classes(tree), list[ast.ClassDef](), set[str]()
+    left = [(name, False)] if name in known else []
+    while left:  # a file may have a chain of any length
+        one, are_bases_done = left.pop()
+        if are_bases_done:
+            done.append(known[one])
+        elif one not in seen:  # or claim that a class inherits from itself
+            seen.add(one)
+            bases = [b.value if isinstance(b, ast.Subscript) else b for b in known[one].bases]  # Base[T]
+            left.append((one, True))
+            left += [(b.id, False) for b in bases if isinstance(b, ast.Name) and b.id in known]
     return done[::-1]
 
 
 def class_named(tree: ast.Module, name: str) -> ast.ClassDef | None:
     """The class of that name at the top level of a file."""
-    return next(iter(lineage(tree, name)), None)
+    return _classes(tree).get(name)
 
 
 def method_named(name: str, *classes: ast.ClassDef) -> ast.FunctionDef | None:

@@ -14,6 +14,7 @@ from kerneltune.tools.task.load import (
     builtin_tasks,
     find_task,
     int_constants,
+    lineage,
     read_task,
     visible_source,
     with_overrides,
@@ -38,6 +39,14 @@ def run(source: str, **overrides: object) -> dict[str, object]:
     names: dict[str, object] = {}
     exec(compile(with_overrides(source, overrides), "task", "exec"), names)
     return names
+
+
+def test_classes_are_looked_into_as_python_does_in_a_chain_of_any_length_and_in_a_circle() -> None:
+    inherited = "class A: pass\nclass B(A): pass\nclass C(A): pass\nclass Model(B, C[int]): pass\n"
+    assert [c.name for c in lineage(ast.parse(inherited), "Model")] == ["Model", "B", "C", "A"]
+    chain = "class C0: pass\n" + "".join(f"class C{i + 1}(C{i}): pass\n" for i in range(5000))
+    assert len(lineage(ast.parse(chain), "C5000")) == 5001
+    assert [c.name for c in lineage(ast.parse("class A(B): pass\nclass B(A): pass"), "A")] == ["A", "B"]
 
 
 def test_a_built_in_task_is_found_by_its_name() -> None:
