@@ -65,16 +65,7 @@ from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.agent.settings import Language, Tier
 from kerneltune.agent.view.output import RUN_SCHEMA_VERSION, say
 from kerneltune.agent.view.state import ViewState
-from kerneltune.tools.schema.codec import (
-    Json,
-    did_you_mean,
-    encode,
-    leads_within,
-    one_line,
-    parsed,
-    plain,
-    plural,
-)
+from kerneltune.tools.schema.codec import Json, did_you_mean, encode, leads_within, one_line, parsed, plain, plural
 from kerneltune.tools.schema.errors import KerneltuneError, StoreError, TaskError, Unfit, UsageError, is_shortage
 from kerneltune.tools.schema.verdict import Status, evaluator_sha256, versions
 from kerneltune.tools.task.load import builtin_names

@@ -21,7 +21,7 @@ from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.schema.codec import Json, decode, encode, syntax_tree
 from kerneltune.tools.schema.errors import CannotPackage, TaskError
 from kerneltune.tools.schema.task import POINTER_ALIGNMENT, CaseSpec, Contract, TaskSpec, TensorSpec, contract_of
-from kerneltune.tools.task.load import FLAGS, MAIN, assignments, lineage, method_named
+from kerneltune.tools.task.load import FLAGS, MAIN, assignments, class_named, lineage, method_named
 from kerneltune.tools.task.write import parts_of, with_forward_names
 
 _TOLERANCES = {
@@ -404,7 +404,7 @@ def _defaults(function: ast.FunctionDef) -> dict[str, object]:
 def _adapted(tree: ast.Module) -> tuple[ast.expr, dict[str, object]] | None:
     """What Model.forward calls, if it does nothing but return `f(x, 1, bias=bias)`, and how it names the arguments that
     it gives: a number stands for a place."""
-    forward = method_named("forward", *lineage(tree, "Model")[:1])
+    forward = method_named("forward", class_named(tree, "Model"))
     body = [n for n in forward.body if not isinstance(n, ast.Expr)] if forward else []
     if (
         forward is None

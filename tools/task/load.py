@@ -213,9 +213,9 @@ def class_named(tree: ast.Module, name: str) -> ast.ClassDef | None:
     return _classes(tree).get(name)
 
 
-def method_named(name: str, *classes: ast.ClassDef) -> ast.FunctionDef | None:
-    """The method of the first of these classes that has one of that name."""
-    found = (n for one in classes for n in one.body if isinstance(n, ast.FunctionDef) and n.name == name)
+def method_named(name: str, *classes: ast.ClassDef | None) -> ast.FunctionDef | None:
+    """The method of the first of these classes that has one of that name; None is a class that was not found."""
+    found = (n for one in classes if one for n in one.body if isinstance(n, ast.FunctionDef) and n.name == name)
     return next(found, None)
 
 
@@ -328,7 +328,7 @@ def _position(path: Path, name: Any, known: Sequence[str] | None) -> int:
 
 def _forward_arguments(tree: ast.Module) -> list[str] | None:
     """Names of the arguments of Model.forward; None when the file does not spell them out (imported, *args)."""
-    forward = method_named("forward", *lineage(tree, "Model")[:1])
+    forward = method_named("forward", class_named(tree, "Model"))
     if forward is None or forward.args.vararg is not None:
         return None
     return [a.arg for a in (*forward.args.posonlyargs, *forward.args.args)][1:]

@@ -252,7 +252,7 @@ def known_constants(source: str, init_args: Sequence[Sequence[Json]]) -> dict[st
     found = {name: value for name, value in found.items() if name not in changed}
     own_model = class_named(tree, "Model")
     model = with_inherited(tree, own_model) if own_model else None
-    init = method_named("__init__", model) if model else None
+    init = method_named("__init__", model)
     if model is None or init is None:
         return found
     once = _set_once(model)
@@ -489,7 +489,7 @@ def gradients_model(source: str) -> GradientsModel | None:
     """What a task of gradients says; None for any other task. Raises SyntaxError."""
     tree = syntax_tree(source)
     model = class_named(tree, "Model")
-    forward = method_named("forward", model) if model else None
+    forward = method_named("forward", model)
     calls = [n for n in ast.walk(forward) if isinstance(n, ast.Call)] if forward else []
     pulled = next((n for n in calls if ast.unparse(n.func) == "torch.func.vjp"), None)
     if model is None or forward is None or pulled is None or f"self.{FORWARD} = Forward(" not in ast.unparse(model):
@@ -512,7 +512,7 @@ def essence(source: str) -> frozenset[str]:
     needs. The same for a copy of the file with other inputs, cases and words. Raises SyntaxError."""
     tree = syntax_tree(source)
     model = class_named(tree, "Model")
-    forward = method_named("forward", model) if model else None
+    forward = method_named("forward", model)
     if model is None or forward is None:
         return frozenset()
     found = formula(source, {})
