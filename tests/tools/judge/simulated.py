@@ -295,6 +295,8 @@ class Runner:
             return self._answer(request)
         except ReplayError as error:
             return Failed(str(error), refused=True)
+        except torch.OutOfMemoryError as error:
+            return Failed(str(error), no_memory=True)
         except RuntimeError as error:
             return Failed(str(error))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from kerneltune.tools.judge.correctness import gates
 from kerneltune.tools.judge.correctness.comparison import (
@@ -20,7 +21,7 @@ from kerneltune.tools.judge.correctness.comparison import (
 from kerneltune.tools.judge.correctness.gates import Expected
 from kerneltune.tools.judge.correctness.problem import Problem, describe
 from kerneltune.tools.judge.correctness.tree import Tree
-from kerneltune.tools.schema.task import batteries_of
+from kerneltune.tools.schema.task import BATTERIES, PROBES, batteries_of
 from kerneltune.tools.schema.verdict import LimitationKind
 from kerneltune.tools.task.load import builtin_tasks, find_task, read_task
 from tests.tools.tasks import honest
@@ -592,6 +593,73 @@ def test_a_kernel_may_be_right_where_float64_loses_the_answer_beside_one(tmp_pat
     assert not compare(expected, got - 1e-11).ok
     x[:, ::2] = -4.5
     assert not compare(problem.expect((x,)), torch.where(x < 0, 0.0, x), battery="scaled").ok
+
+
+POINTWISE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+PRECISION = "float32"
+class Model(nn.Module):
+    def forward(self, x): return FORMULA
+def get_inputs(): return [torch.randn(9, 47)]
+def get_init_inputs(): return []
+"""
+
+
+def by_exp(x: Tensor) -> Tensor:
+    return 1 - 2 / (torch.exp(2 * x) + 1)
+
+
+def log_of_one_plus_exp(x: Tensor) -> Tensor:
+    return torch.where(x > 20, x, torch.log(1 + torch.exp(x)))
+
+
+AS_DOCUMENTED: dict[str, tuple[Kernel, Kernel]] = {  # as PyTorch's documentation writes it, and what is not the same
+    "F.gelu(x)": (lambda x: 0.5 * x * (1 + torch.erf(x * 0.5**0.5)), lambda x: functional.gelu(x, approximate="tanh")),
+    "F.gelu(x, approximate='tanh')": (
+        lambda x: 0.5 * x * (1 + by_exp(0.7978845608 * (x + 0.044715 * x * x * x))),
+        lambda x: x * torch.sigmoid(1.702 * x),
+    ),
+    "F.elu(x)": (lambda x: torch.where(x > 0, x, torch.exp(x) - 1), lambda x: torch.where(x > 0, x, x.clamp_min(-1))),
+    "F.elu(x, inplace=True)": (lambda x: torch.where(x > 0, x, torch.exp(x) - 1), torch.relu),
+    "F.celu(x, 1.5)": (lambda x: torch.where(x > 0, x, 1.5 * (torch.exp(x / 1.5) - 1)), functional.elu),
+    "torch.tanh(x)": (lambda x: 2 * torch.sigmoid(2 * x) - 1, lambda x: torch.tanh(x.half()).float()),
+    "F.softplus(x)": (log_of_one_plus_exp, torch.relu),
+    "F.mish(x)": (lambda x: x * by_exp(log_of_one_plus_exp(x)), functional.silu),
+    "F.logsigmoid(x)": (lambda x: x.clamp_max(0) - torch.log(1 + torch.exp(-x.abs())), lambda x: x.clamp_max(0)),
+}
+
+
+@pytest.mark.parametrize("formula", AS_DOCUMENTED)
+def test_what_a_single_operation_hides_beside_one_may_be_lost_as_in_its_documented_formula(
+    tmp_path: Path, formula: str
+) -> None:
+    (tmp_path / "pointwise.py").write_text(POINTWISE.replace("FORMULA", formula))
+    honest_kernel, another = AS_DOCUMENTED[formula]
+    problem = Problem.load(read_task(tmp_path / "pointwise.py"))
+    told = []
+    for seed, battery in enumerate(BATTERIES):
+        if battery in PROBES or (drawn := problem.draw(seed, battery)) is None:
+            continue
+        expected = problem.expect(drawn.inputs)
+        result = compare(expected, honest_kernel(drawn.inputs[0].clone()))
+        assert result.ok, (battery, result)
+        assert result.error_ratio < 0.5, (battery, result)
+        told.append(compare(expected, another(drawn.inputs[0].clone())).ok)
+    assert not told[BATTERIES.index("own")]
+
+
+def test_a_gelu_that_loses_its_tail_beside_one_is_right_where_torchs_own_does_not_lose_it(tmp_path: Path) -> None:
+    (tmp_path / "gelu.py").write_text(GELU)
+    problem = Problem.load(read_task(tmp_path / "gelu.py"))
+    x = torch.full((8, 64), -5.42216)
+    expected = problem.expect((x,))
+    got = 0.5 * x * (1 + torch.erf(x * 0.5**0.5))
+    assert float(got[0, 0]) == 0
+    assert float((functional.gelu(x) - expected.values).abs().max()) < 2e-9 < 1.5e-7 < -float(expected.values[0, 0])
+    assert compare(expected, got).ok
+    assert not compare(expected, got - 1e-5).ok
 
 
 GROUP_NORM_OF_TWO = """

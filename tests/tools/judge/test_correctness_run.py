@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from kerneltune.tools.backends.base import CompiledImage
+from kerneltune.tools.backends.cuda.runner import CheckedPlan
+from kerneltune.tools.backends.runner_messages import Load
 from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.judge.execution.correctness_run import CorrectnessRun, befores, may_vary
 from kerneltune.tools.schema.codec import encode
@@ -26,7 +28,7 @@ from kerneltune.tools.schema.plan import (
 )
 from kerneltune.tools.schema.verdict import Status, Verdict
 from kerneltune.tools.task.load import TaskFile, find_task
-from tests.tools.judge.simulated import Device, linked
+from tests.tools.judge.simulated import Device, Kernels, linked
 
 TASK = """
 import torch
@@ -399,3 +401,12 @@ def test_every_filling_meets_both_ends_of_the_pages() -> None:
     assert len({(b.words, b.right) for b in eight}) == 8
     assert eight[0].right
     assert eight[0].words == "NaN"
+
+
+@pytest.mark.gpu
+def test_a_checked_plan_that_is_closed_leaves_the_gpu_the_memory_that_torch_kept_for_it() -> None:
+    checked = CheckedPlan(Load(plan_for("main", 37, right), (), (), ()), (), lambda: Kernels(Device({})))
+    torch.empty(1 << 30, dtype=torch.uint8, device="cuda")  # as of a step that a library runs
+    kept = torch.cuda.memory_reserved()
+    checked.close()
+    assert torch.cuda.memory_reserved() <= kept - (1 << 30)

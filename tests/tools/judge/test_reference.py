@@ -1,5 +1,6 @@
 """A task is described without its memory, answered in float64, and its faults are one line with their place."""
 
+import math
 import os
 import time
 from pathlib import Path
@@ -13,8 +14,8 @@ from kerneltune.tools.judge.correctness.problem import Problem, counter, describ
 from kerneltune.tools.judge.correctness.tree import leaves, spec_of
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.schema.task import TaskSpec
-from kerneltune.tools.task.load import TaskFile, builtin_tasks, find_task, read_task
+from kerneltune.tools.schema.task import TaskSpec, rebuilt
+from kerneltune.tools.task.load import TaskFile, builtin_tasks, described, find_task, read_task
 from tests import shared_fork_server
 from tests.tools.judge.drawing import applying
 
@@ -79,6 +80,14 @@ def test_recurrent_layers_are_described_as_they_run_though_not_step_by_step(
     assert described.flops > 0
 
 
+def test_an_infinite_number_among_the_inputs_stays_a_number(tmp_path: Path) -> None:
+    source = model(
+        "x, low: return torch.maximum(x, torch.full_like(x, low[0]))", "[torch.rand(3, 4), [float('-inf'), 1.5]]"
+    )
+    main = describe(task_of(tmp_path, source)).main
+    assert rebuilt(main.inputs[1], {}) == [-math.inf, 1.5]
+
+
 def test_a_constructor_that_reads_values_is_described(tmp_path: Path) -> None:
     source = model("x: return x * self.rates[2]", "[torch.rand(3, 4)]")
     made = "def __init__(self):\n        super().__init__()\n        self.rates = torch.linspace(0, 1, 3).tolist()\n"
@@ -115,10 +124,13 @@ def test_described_steps_cost_what_all_of_them_cost(tmp_path: Path) -> None:
 
 def test_every_built_in_task_is_described_and_survives_the_wire() -> None:
     for file in builtin_tasks():
-        task = describe(file)
+        task = described(file)  # held against what `describe` says in tests/agent/test_task_table.py, which takes 5 s
+        assert task is not None
         assert decode(TaskSpec, encode(task)) == task
         assert 50e6 < task.main.bytes_moved < 2e9, task.name
         assert "held_out" not in task.source
+    for file in map(find_task, ("argmax", "causal_attention", "rope", "softmax")):
+        assert describe(file) == described(file)
 
 
 def test_flops_count_contractions_and_a_causal_mask_halves_them() -> None:

@@ -33,6 +33,21 @@ _NORMALISATIONS = frozenset(
     for name in "native_group_norm native_layer_norm native_batch_norm _native_batch_norm_legit".split()
 )
 _SOFTMAXES = frozenset(getattr(torch.ops.aten, name) for name in "_softmax _safe_softmax _log_softmax".split())
+# Operations whose documented formula adds to 1 or subtracts 1 (1 + erf(x) of gelu, exp(x) - 1 of elu), and what that 1
+# is worth in their result. A kernel that follows the formula may be wrong by a roundoff of it: gelu of -5.4 is -1.6e-7,
+# and came out as 0 where PyTorch's own did not miss; each elu by exp(x) - 1, tanh by 2 sigmoid(2x) - 1 and mish by
+# log(1 + exp(x)) was refused on "scaled" inputs, for some of its rows are near 0.
+_BESIDE_ONE: dict[str, Callable[..., Tensor]] = {
+    "celu": lambda x, alpha=1.0: torch.where(x <= 0, alpha, x),
+    "elu": lambda x, alpha=1.0, scale=1.0, input_scale=1.0: torch.where(x <= 0, alpha * scale, x),
+    "gelu": lambda x, approximate="none": x / 2,
+    "gelu_backward": lambda gradient, x, approximate="none": gradient * (1 + x.abs().clamp_max(5)) / 2,
+    "log_sigmoid_forward": torch.ones_like,
+    "mish": lambda x: x,
+    "mish_backward": lambda gradient, x: gradient * (1 + x.clamp(0, 9)),
+    "softplus": lambda x, beta=1.0, threshold=20.0: torch.full_like(x, 1 / beta),
+    "tanh": torch.ones_like,
+}
 # noise is drawn as bytes, which are 64 to 127 and, as int8, -128 to -65: their root mean square, and as a word of eight
 _SIZE_OF_BYTES = 97.8
 _RANDOM_BITS, _LEAST_BYTE = 0x7F7F7F7F7F7F7F7F, 0x4040404040404040
@@ -83,6 +98,9 @@ class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
 
     def compute(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What an operation makes of its arguments, with more noise where it adds up more than `longest` terms."""
+        sizes = _BESIDE_ONE.get(func._schema.name.partition("::")[2].rstrip("_"))
+        if sizes and func._overloadname == "default":
+            return self._beside_one(func, args, kwargs, sizes)
         result = func(*args, **kwargs)
         if func.overloadpacket in _SOFTMAXES:
             return self._of_two_roundings(result, args[0], is_log=func.overloadpacket is torch.ops.aten._log_softmax)
@@ -96,6 +114,18 @@ class WithNoise(InFloat64):  # type: ignore[no-untyped-call]
         if excess <= _SIDE_BY_SIDE:
             return result
         return tree_map(lambda value: self.disturb(value, math.sqrt(excess / _SIDE_BY_SIDE)), result)
+
+    def _beside_one(self, func: Any, args: Any, kwargs: Any, sizes: Callable[..., Tensor]) -> Any:
+        """The result of an operation, moved by what a roundoff of that one is worth, or by all of itself: gelu of -9 is
+        -1e-18, and 0 where one is added up."""
+        given = [args[0].clone(), *args[1:]] if func._schema.is_mutable else args
+        result = func(*args, **kwargs)
+        value = result if isinstance(result, Tensor) else result[0]
+        for place in portions(value):
+            size = sizes(*(a[place] if isinstance(a, Tensor) else a for a in given), **kwargs)
+            size = size.abs().minimum(value[place].abs() / NOISE)
+            value[place] += self.disturb(size).sub_(size)
+        return result
 
     def _of_two_roundings(self, result: Tensor, of: Tensor, *, is_log: bool) -> Tensor:
         """A softmax whose argument is rounded otherwise where its maximum is taken than where that is subtracted: a

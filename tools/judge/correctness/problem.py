@@ -75,8 +75,8 @@ from kerneltune.tools.judge.correctness.tree import (
 )
 from kerneltune.tools.sandbox.linux import memory_bytes
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.errors import OutOfMemory, TaskError
-from kerneltune.tools.schema.task import BATTERIES, PROBES, BatchDims, CaseSpec, TaskSpec
+from kerneltune.tools.schema.errors import CaseFailed, OutOfMemory, TaskError
+from kerneltune.tools.schema.task import BATTERIES, PROBES, BatchDims, CaseSpec, TaskSpec, tensors_of
 from kerneltune.tools.schema.verdict import Limitation, LimitationKind
 from kerneltune.tools.task.load import MAIN, SMALL, CaseDef, TaskFile, int_constants, visible_source, with_small
 from kerneltune.tools.trace.recorder import CopiedFakes
@@ -830,17 +830,7 @@ def _rows_at(tree: Json, axis: int) -> int:
 
 def _shapes_of(tree: Json) -> dict[str, Sequence[int]]:
     """Path -> shape, of the tensors of a described tree."""
-
-    def walk(value: Any, path: str) -> Iterator[tuple[str, Sequence[int]]]:
-        if isinstance(value, dict) and "$tensor" in value:
-            spec = value["$tensor"]
-            yield path, spec["shape"] if isinstance(spec, dict) else spec.shape
-        elif isinstance(value, dict | list | tuple):
-            parts: Any = value.get("$tuple", value.get("$dict", value)) if isinstance(value, dict) else value
-            for key, part in parts.items() if isinstance(parts, dict) else enumerate(parts):
-                yield from walk(part, f"{path}.{key}" if path else str(key))
-
-    return dict(walk(tree, ""))
+    return {".".join(map(str, way)): spec.shape for way, spec in tensors_of(tree)}
 
 
 class _Batch:
@@ -970,11 +960,12 @@ def _described(task: TaskFile, case: CaseDef) -> CaseSpec:
     try:
         size = _Size.of(task, case)
     except TaskError as error:
-        if case.name == MAIN or type(error) is not TaskError:
+        if case.name == MAIN or type(error) not in (TaskError, CaseFailed):
             raise
         # the file's own constants work, so that its line alone does not tell what was wrong
         constants = ", ".join(f"{name} = {value!r}" for name, value in case.overrides)
-        raise TaskError(f"{error}; in case {case.name}, with {constants or 'the constants of main'}") from error
+        message = f"{error}; in case {case.name}, with {constants or 'the constants of main'}"
+        raise CaseFailed(message, case.name) from error
     with blame(task, "describing get_init_inputs()"):
         init_args = [spec_of(part) for part in size.init_args]
     with blame(task, "describing get_inputs()"):

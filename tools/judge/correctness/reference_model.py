@@ -47,7 +47,7 @@ from kerneltune.tools.judge.correctness.tree import (
     stored_as,
     tensors,
 )
-from kerneltune.tools.schema.errors import OutOfMemory, TaskError
+from kerneltune.tools.schema.errors import CaseFailed, OutOfMemory, TaskError
 from kerneltune.tools.schema.task import Contract, contract_of
 from kerneltune.tools.schema.verdict import Limitation, LimitationKind
 from kerneltune.tools.task.load import CaseDef, TaskFile, with_overrides
@@ -268,9 +268,12 @@ def _staying() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def blame(task: TaskFile, what: str, *, limit_s: float = LONGEST_CALL_S) -> Iterator[None]:
+def blame(
+    task: TaskFile, what: str, *, limit_s: float = LONGEST_CALL_S, failed: Callable[[str], TaskError] = TaskError
+) -> Iterator[None]:
     """Swallow what the task's code prints and warns; turn what it raises, and that it does not end, into one line with
-    its place in the file: TaskError, and OutOfMemory where the memory ran out. A process that it forks ends here."""
+    its place in the file: `failed` of it, TaskError where it does not end, and OutOfMemory where the memory ran out. A
+    process that it forks ends here."""
     process, ours = os.getpid(), False
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), limited(limit_s) as ours, _staying():
@@ -295,7 +298,7 @@ def blame(task: TaskFile, what: str, *, limit_s: float = LONGEST_CALL_S) -> Iter
             message += "; a task's code may read libraries and the folder of its file, and has no network"
         if is_out_of_memory(error):
             raise OutOfMemory(message, asked_for(error)) from error
-        raise TaskError(message) from error
+        raise failed(message) from error
     finally:
         if os.getpid() != process:
             _end_process(0)  # as a second judge on the same socket it would answer for us
@@ -392,7 +395,9 @@ class ReferenceModel:
         return with_room(lambda: self._run_native(inputs), self._make_room)
 
     def _run_native(self, inputs: tuple[Any, ...]) -> Tree:
-        with blame(self.task, "forward()"), plain_arithmetic(tf32=self.precision == "tf32_ok"), torch.no_grad():
+        failed = functools.partial(CaseFailed, case=self.case.name)
+        plain = plain_arithmetic(tf32=self.precision == "tf32_ok")
+        with blame(self.task, "forward()", failed=failed), plain, torch.no_grad():
             return self._forward(self.model, map_tensors(Tensor.clone, inputs))
 
     def draws_numbers(self, inputs: tuple[Any, ...]) -> bool:

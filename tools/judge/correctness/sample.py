@@ -34,10 +34,9 @@ from kerneltune.tools.judge.correctness.tree import (
     tensors,
 )
 from kerneltune.tools.replay.shared_memory import PERIOD, SharedMemory
-from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.messages import MemoryPart
-from kerneltune.tools.schema.task import CaseSpec, contract_of
+from kerneltune.tools.schema.task import CaseSpec, contract_of, tensors_of
 from kerneltune.tools.schema.verdict import CaseResult
 from kerneltune.tools.task.load import TaskFile
 
@@ -152,7 +151,7 @@ class TimedSample:
         self.case, self.memory = case, SharedMemory()
         self.parts: list[MemoryPart] = []
         self._kept: dict[tuple[Any, ...], Expected] = {}
-        self._shapes = [torch.Size(leaf["$tensor"]["shape"]) for leaf in _tensor_leaves(case.outputs)]
+        self._shapes = [torch.Size(spec.shape) for _, spec in tensors_of(case.outputs)]
         self._axes = _independent_axes(Problem.load(file, small))
         if not any(self._axes) or len(self._axes) != len(self._shapes):
             raise TaskError("its rows do not follow from rows of its inputs alone")
@@ -408,14 +407,6 @@ class _AxisSearch:
         except TaskError:
             return False
         return len(found) > j and _alike(found[j], box.of_output(self.outputs[j]))
-
-
-def _tensor_leaves(tree: Json) -> Iterator[dict[str, Json]]:
-    if isinstance(tree, dict) and "$tensor" in tree:
-        yield tree
-    elif isinstance(tree, dict | list | tuple):
-        for item in tree.values() if isinstance(tree, dict) else tree:
-            yield from _tensor_leaves(item)
 
 
 def _ascending(rows: Tensor) -> Tensor:

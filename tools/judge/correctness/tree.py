@@ -4,7 +4,7 @@ Paths are those of a launch plan ("0", "2.mask"); specs are the JSON of `tools.s
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kerneltune.tools.replay.replay import POISONS
 from kerneltune.tools.schema.codec import Json, encode
-from kerneltune.tools.schema.task import Contract, TensorSpec, extent, row_major
+from kerneltune.tools.schema.task import Contract, TensorSpec, extent, row_major, tagged
 
 AT_ONCE = 1 << 27  # elements that values are drawn for, or answered in float64, at a time: 1 GiB of float64
 # NaN first; then -65504 in float16, infinity in float32, zeros and ones: what nobody would notice in a kernel's answer
@@ -94,21 +94,21 @@ def tensor_spec(tensor: Tensor) -> TensorSpec:
 
 
 def spec_of(tree: Tree) -> Json:
-    """The tree as JSON with {"$tensor": …}, {"$tuple": …} and {"$dict": …}."""
-    if isinstance(tree, Tensor):
-        return {"$tensor": encode(tensor_spec(tree))}
-    if isinstance(tree, tuple):
-        return {"$tuple": [spec_of(value) for value in tree]}
-    if isinstance(tree, dict):
-        return {"$dict": {str(key): spec_of(value) for key, value in tree.items()}}
-    if isinstance(tree, list):
-        return [spec_of(value) for value in tree]
-    if tree is None or isinstance(tree, bool | int | float | str):
-        return encode(tree)
-    if isinstance(tree, torch.dtype):
-        return {"$dtype": dtype_name(tree)}
+    """The tree as JSON with {"$tensor": …}, {"$tuple": …}, {"$dict": …} and {"$float": "inf"}."""
+    return tagged(tree, _leaf)
+
+
+def _leaf(value: Any) -> Json:
+    if isinstance(value, Tensor):
+        return {"$tensor": encode(tensor_spec(value))}
+    if isinstance(value, float) and not isfinite(value):
+        return {"$float": str(value)}  # JSON has none, and a text would stay one
+    if value is None or isinstance(value, bool | int | float | str):
+        return encode(value)
+    if isinstance(value, torch.dtype):
+        return {"$dtype": dtype_name(value)}
     raise TypeError(
-        f"arguments and results are tensors, numbers, strings or None, not {type(tree).__name__}, "
+        f"arguments and results are tensors, numbers, strings or None, not {type(value).__name__}, "
         "which Model itself can make or take apart"
     )
 

@@ -5,6 +5,7 @@ have none where the runner maps them for reading only: 6 GB for a second time, o
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 
 import torch
 
@@ -44,15 +45,18 @@ class InputBuffers:
         self.regions, self.stride = regions_of(named, sample.contracts)
         self._contracts = sample.contracts
         self.state_regions, state_bytes = regions_of(list(sample.state.items()))
-        self.buffer = backend.allocate(self.stride * slots)
-        self.state_buffer = backend.allocate(max(state_bytes, ALIGNMENT))
-        poison(self.buffer.tensor, 1)
-        poison(self.state_buffer.tensor, 1)
-        for region, tensor in zip(self.state_regions, sample.state.values(), strict=True):
-            write(self.state_buffer.tensor[region.offset :], tensor)
-        self._pristine_state = self.state_buffer.tensor.clone()
-        copied = not self.buffer.guarded or self.buffer.nbytes <= _MOST_COPIED_BYTES
-        self._pristine = self.buffer.tensor.clone() if copied else None
+        with ExitStack() as made:  # pages that nobody closes stay for good
+            self.buffer = made.enter_context(closing(backend.allocate(self.stride * slots)))
+            self.state_buffer = made.enter_context(closing(backend.allocate(max(state_bytes, ALIGNMENT))))
+            made.callback(backend.synchronize)
+            poison(self.buffer.tensor, 1)
+            poison(self.state_buffer.tensor, 1)
+            for region, tensor in zip(self.state_regions, sample.state.values(), strict=True):
+                write(self.state_buffer.tensor[region.offset :], tensor)
+            self._pristine_state = self.state_buffer.tensor.clone()
+            copied = not self.buffer.guarded or self.buffer.nbytes <= _MOST_COPIED_BYTES
+            self._pristine = self.buffer.tensor.clone() if copied else None
+            made.pop_all()
 
     @property
     def nbytes(self) -> int:
@@ -104,6 +108,7 @@ class InputBuffers:
         self._backend.synchronize()
         self.buffer.close()
         self.state_buffer.close()
+        self._pristine, self._pristine_state = None, torch.empty(0, dtype=torch.uint8)
 
 
 class OutputBuffers:

@@ -21,7 +21,7 @@ from kerneltune.tools.judge.service.admission import too_large, warnings_of
 from kerneltune.tools.replay.replay import dtype_named
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import Json
-from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.errors import CaseFailed, TaskError
 from kerneltune.tools.schema.messages import (
     ANSWER_LIMIT_S,
     Compare,
@@ -31,7 +31,7 @@ from kerneltune.tools.schema.messages import (
     Opened,
     PreparedInputs,
 )
-from kerneltune.tools.schema.task import TaskSpec
+from kerneltune.tools.schema.task import TaskSpec, rebuilt
 from kerneltune.tools.schema.verdict import CaseResult
 from kerneltune.tools.task.load import SMALL, TaskFile, find_task
 
@@ -54,7 +54,7 @@ class CpuJudge:
             self._file = expanded(find_task(request.path))
             self._spec = describe(self._file)
         except TaskError as error:
-            return Opened(problem=str(error))
+            return Opened(problem=str(error), failed_case=error.case if isinstance(error, CaseFailed) else "")
         if request.gpu_memory_bytes and (problem := too_large(self._spec, request.gpu_memory_bytes)):
             return Opened(problem=problem)
         small = next((dict(c.overrides) for c in self._file.cases if c.name == SMALL and not self._file.declared), {})
@@ -138,18 +138,14 @@ class CpuJudge:
 
 def from_blobs(tree: Json, blobs: list[bytes]) -> Any:
     """Rebuild an output tree from {"$blob": i, "dtype": …, "shape": …} leaves."""
-    if isinstance(tree, dict) and "$blob" in tree:
-        data = np.frombuffer(bytearray(blobs[tree["$blob"]]), dtype=np.uint8)
-        dtype = getattr(torch, tree["dtype"])
+
+    def tensor(leaf: Json, _: str) -> torch.Tensor:
+        data = np.frombuffer(bytearray(blobs[leaf["$blob"]]), dtype=np.uint8)
+        dtype = getattr(torch, leaf["dtype"])
         flat = torch.from_numpy(data).view(dtype) if data.size else torch.empty(0, dtype=dtype)
-        return flat.reshape(tree["shape"])
-    if isinstance(tree, dict) and "$tuple" in tree:
-        return tuple(from_blobs(v, blobs) for v in tree["$tuple"])
-    if isinstance(tree, dict) and "$dict" in tree:
-        return {k: from_blobs(v, blobs) for k, v in tree["$dict"].items()}
-    if isinstance(tree, list):
-        return [from_blobs(v, blobs) for v in tree]
-    return tree
+        return flat.reshape(leaf["shape"])
+
+    return rebuilt(tree, {"$blob": tensor})
 
 
 def main(channel: Any) -> None:

@@ -350,7 +350,10 @@ class JudgeSession:
         first = ""
         for _ in range(2):
             try:
-                return self._judged(request, images, known)
+                verdict = self._judged(request, images, known)
+                if verdict.cause is not Cause.MEMORY:
+                    return verdict
+                first = verdict.detail  # a runner may lack what the judge keeps to save time
             except (torch.OutOfMemoryError, DeviceError, OutOfMemory) as error:
                 first = _first_line(error)
             except TaskError as error:  # of a reference that ran before, on other inputs

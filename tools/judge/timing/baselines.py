@@ -153,11 +153,13 @@ class Baseline:
     def __init__(self, name: str, problem: LoadedCase, inputs: InputBuffers, timer: Timer) -> None:
         self.name, self._problem, self._timer = name, problem, timer
         self._model = _model(name, problem)
+        self.graphed = False
         self.bind(inputs)
 
     def bind(self, inputs: InputBuffers) -> None:
         """Run on these buffers from now on: new addresses, a new graph, the same compiled code. What the graph writes
-        lies in the timer's memory, where other baselines' graphs write as well."""
+        lies in the timer's memory, where other baselines' graphs write as well. Raises OutOfMemoryError rather than
+        being without the graph that it had: its time is known with that."""
         self.outputs: list[Tree] = []
         self._trees = [inputs.tree(slot) for slot in range(inputs.slots)]
         self._start, self._end = inputs.buffer.address, inputs.buffer.address + inputs.buffer.nbytes
@@ -173,8 +175,10 @@ class Baseline:
                 self._timer.run(self._pass, may_wait=False)
                 self.outputs = []  # those of the graph take their room
                 work, clearing = self._timer.captured(self._pass), self._timer.captured(self._clear)
-            except RuntimeError:  # the reference reads values on the host, or something else that no graph can hold
+            except RuntimeError as error:  # the reference reads values on the host, or what else no graph can hold
                 self.outputs = []
+                if self.graphed and isinstance(error, torch.OutOfMemoryError):
+                    raise
                 return False
         self._work, self._reset = work, clearing
         return True

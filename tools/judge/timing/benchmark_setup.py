@@ -4,7 +4,8 @@ import math
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -91,6 +92,7 @@ _SPACER_PAGES = 64
 _TIMED_SAMPLES = 6  # of a loss of 2,048 tokens over 128,256 words, 32 take 1.9 s, and a confirmation has 30 answers
 LARGE_BYTES = 1 << 30  # of inputs and outputs; above, slots and baselines are given up while a plan is checked
 _ORDERED = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32)
+_CHOOSING = (torch.bool, torch.int32, torch.int64)  # of inputs that may say which elements of others count
 TIMED = "timed"  # how a comparison of timed outputs is named among the input batteries
 
 
@@ -156,21 +158,24 @@ class BenchmarkSetup:
         self.slots = min(wanted, max(1, free // 6 // max(1, footprint)))
         self.timer = backend.timer()
         self.large = footprint > LARGE_BYTES
-        self.inputs, self.placed = InputBuffers(backend, drawn, self.slots), True
-        del drawn
         self._contents: list[tuple[int, str]] = []
         self._applies: dict[str, bool] = {}
         self.left_out: list[str] = []  # batteries that the timed case is not given for want of memory
-        self.refresh(lambda number: seed + 1 + number)
-        self.is_constant = bool(values) and values == _values(self.problem.native(self.problem.inputs(seed + 1) or ()))
         self.use = GpuUse()  # who used the GPU while this was measured
-        self._measure_gpu()
         self.build_s: dict[str, float] = {}
         self.baselines: list[Baseline] = []
         self.times_us: dict[str, float] = {}
         self._queue = BaselineQueue(list(plans.baselines), plans.baseline_limit_s)
         self.resolution = 0.0
-        self.build(most=1)
+        self.inputs, self.placed = InputBuffers(backend, drawn, self.slots), True
+        del drawn
+        with self._vacated_on_failure():
+            self.refresh(lambda number: seed + 1 + number)
+            self.is_constant = bool(values) and values == _values(
+                self.problem.native(self.problem.inputs(seed + 1) or ())
+            )
+            self._measure_gpu()
+            self.build(most=1)
         self.touched()
 
     @property
@@ -208,6 +213,17 @@ class BenchmarkSetup:
             self.output_bytes,
             self.copy_gbps,
         )
+        self.roofline = replace(self.roofline, bytes_moved=self._least_bytes(main.bytes_moved))
+
+    def _least_bytes(self, moved: int) -> int:
+        """How many of the bytes that the reference moves every right launch must move; a time for fewer accuses. What
+        lengths, a mask or indices leave out need not be read. Parameters are read by all launches of a pass, and may be
+        in the L2 from the second on."""
+        choosing = [t for t in tensors(self._drawn.inputs) if t.dtype in _CHOOSING]
+        if choosing:
+            return min(moved, self.output_bytes + tree_bytes(choosing))
+        warm = min(tree_bytes(self._drawn.state), self.l2_bytes) * (self.slots - 1) // self.slots
+        return max(moved - warm, self.output_bytes)
 
     @property
     def context(self) -> TimingContext:
@@ -351,13 +367,22 @@ class BenchmarkSetup:
         spacer = torch.empty(
             (1 + secrets.randbelow(_SPACER_PAGES)) << 21, dtype=torch.uint8, device=self.backend.device
         )
-        self.inputs = InputBuffers(self.backend, self._drawn, self.slots)
-        self.refresh(lambda _: secrets.randbits(62))
-        self.timer.renew_memory()
-        for baseline in self.baselines:
-            self._bind(baseline)
+        self.inputs, self.placed = InputBuffers(self.backend, self._drawn, self.slots), True
+        with self._vacated_on_failure():
+            self.refresh(lambda _: secrets.randbits(62))
+            self.timer.renew_memory()
+            for baseline in self.baselines:
+                self._bind(baseline)
         del spacer
-        self.placed = True
+
+    @contextmanager
+    def _vacated_on_failure(self) -> Iterator[None]:
+        """Give the slots up where the block fails: memory that is short then has their pages back."""
+        try:
+            yield
+        except BaseException:
+            self.vacate()
+            raise
 
     def _bind(self, baseline: Baseline) -> None:
         baseline.bind(self.inputs)

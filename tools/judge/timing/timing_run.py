@@ -339,16 +339,17 @@ class TimingRun:
 
     def _probed(self, name: str) -> tuple[MemoizationTimes, MemoizationTimes | None]:
         """Single passes of the candidate and of a baseline: the contents of `repeated` ones were there before and
-        repeat among the slots, those of `fresh` ones are all different and new. Both kinds are written right before."""
+        repeat among the slots, those of `fresh` ones are all different and new. Both kinds are written right before,
+        and are the task's own: other inputs may take an honest kernel another time."""
         times: dict[tuple[str, bool], list[float]] = {}
         for turn in range(self._rules.memo_passes):
             for fresh in self._rng.sample((False, True), 2):
                 if fresh:
                     self._refresh(f"{name}.{turn}", contents=self._setup.slots)
                 else:
-                    self._seen(f"{name}.again")
+                    self._refresh(f"{name}.again")
                     self._pass_us()  # so that these contents were seen, and the block after it repeats them
-                    self._seen(f"{name}.again")
+                    self._refresh(f"{name}.again")
                 # writing left the multiprocessors idle, for longer where contents are new; without a pass before the
                 # one that is timed, an honest product of 4 ms took 8 % longer on those
                 for baseline in self._arms[:1]:
