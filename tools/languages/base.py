@@ -54,13 +54,11 @@ class NotInterpreted(Exception):
 class LaunchRecorder(Protocol):
     """Where a tracer writes launches down."""
 
-    offered: dict[str, list[str]]  # the configs of each autotuned kernel, as text
-
     def launch(self, kernel: Kernel, grid: tuple[int, int, int], values: Sequence[Any], types: Sequence[Any]) -> None:
         """Record a launch; `types` are nested as the values are, "constexpr" for what is no argument."""
 
     def choice(self, key: str, configs: Sequence[str]) -> int:
-        """Which config of an autotuned kernel this trace wants."""
+        """Which config of an autotuned kernel, as text, this trace wants."""
 
     def facts(self, kernel: Kernel) -> dict[str, Json]:
         """Registers, spills and shared memory of a kernel, asked of the compiler. Raises Refused."""

@@ -164,7 +164,7 @@ def _declarator(function: "Node") -> "Node | None":
 # C++ of the host, as Python.
 
 _CHECKS = re.compile(
-    r"(?:TORCH_|AT_|C10_|CUDA_?)?(?:INTERNAL_)?(?:CHECK|ASSERT|CALL|KERNEL_LAUNCH)\w*|AT_CUDA_CHECK|gpuErrchk|assert|"
+    r"(?:TORCH_|AT_|C10_)?(?:CUDA_?)?(?:INTERNAL_)?(?:CHECK|ASSERT|CALL|KERNEL_LAUNCH)\w*|AT_CUDA_CHECK|gpuErrchk|assert|"
     r"f?printf|cuda(?:DeviceSynchronize|GetLastError|PeekAtLastError|StreamSynchronize|FuncSetAttribute|SetDevice)|"
     r"(?:cuda)?FuncSetAttribute"
 )
@@ -183,7 +183,8 @@ _MATH = {name: f"math.{name}" for name in ("ceil", "floor", "sqrt", "log2", "exp
 }
 _ROUNDED_UP = ("cdiv", "ceil_div", "ceildiv", "div_up", "divup", "div_ceil")
 _OPERATORS = {"&&": "and", "||": "or"}
-_TRUTHS = ("&&", "||", "==", "!=", "<", ">", "<=", ">=")
+_COMPARISONS = ("==", "!=", "<", ">", "<=", ">=")
+_TRUTHS = (*_OPERATORS, *_COMPARISONS)
 # Members of tensors: what Python says, and what that is. {t} is the tensor, {v} what is given.
 _MEMBERS = {
     "numel": ("{t}.numel()", "int"), "dim": ("{t}.dim()", "int"), "ndimension": ("{t}.dim()", "int"),
@@ -194,6 +195,7 @@ _MEMBERS = {
     "is_cuda": ("True", "int"), "defined": ("({t} is not None)", "int"), "has_value": ("({t} is not None)", "int"),
     "value": ("{t}", "tensor"),
 }  # fmt: skip
+_POINTERS = ("pointer", "vectors")  # to elements; to several at once, as float4
 _ADDRESSES = ("data_ptr", "data", "mutable_data_ptr", "const_data_ptr")
 _NO_MEMBERS = ("accessor", "packed_accessor", "packed_accessor32", "packed_accessor64", "item")
 
@@ -223,8 +225,10 @@ class LauncherTranslator:
         for parameter in _parameters(self.function):
             words = re.findall(r"\w+", _text(parameter).partition("=")[0])
             if "cudaStream_t" not in words:
-                pointer = "Tensor" in words or "*" in _text(parameter)
-                self.kinds[words[-1]] = "tensor" if pointer else "float" if {"float", "double"} & set(words) else "int"
+                number = "float" if {"float", "double"} & set(words) else "int"
+                self.kinds[words[-1]] = (
+                    "tensor" if "Tensor" in words else _address(_text(parameter)) if "*" in _text(parameter) else number
+                )
                 names.append(_safe(words[-1]))
         name = _text((_declarator(self.function) or self.function).child_by_field_name("declarator"))
         self.statement(self.function.child_by_field_name("body"))
@@ -269,7 +273,7 @@ class LauncherTranslator:
         condition = node.child_by_field_name("condition")
         if re.search(r"\bcudaSuccess\b|\berr(?:or)?\b", _text(condition)):
             return
-        self._say(f"if {self.said(_named(condition)[-1]).text}:")
+        self._say(f"if {self._truth(_named(condition)[-1]).text}:")
         self._block(node.child_by_field_name("consequence"))
         if other := node.child_by_field_name("alternative"):
             self._say("else:")
@@ -307,6 +311,7 @@ class LauncherTranslator:
                 self._declared(declared, kind, None)
 
     def _declared(self, target: "Node | None", kind: str, value: "Node | None") -> None:
+        points = target is not None and target.type == "pointer_declarator"
         while target is not None and target.type in ("pointer_declarator", "reference_declarator"):
             target = _named(target)[-1]
         if target is None or target.type != "identifier":
@@ -315,19 +320,22 @@ class LauncherTranslator:
         whole = (
             re.fullmatch(r"(?:unsigned|long|short|s?size_t|u?int\d*(?:_t)?|[\s\w]*\bint)\b[\s\w]*", kind) is not None
         )
+        number = "float" if kind in ("float", "double") else ""
         if kind == "dim3":
             said = _Said(self._dims(value), "dim3")
         elif value is None:
-            self.kinds[name] = "tensor" if "Tensor" in kind else "float" if kind in ("float", "double") else "int"
+            self.kinds[name] = _address(f"{kind}*") if points else "tensor" if "Tensor" in kind else number or "int"
             return
         elif value.type in ("argument_list", "parameter_list"):
             (only,) = _named(value) or [value]
             said = self.said(only)
         else:
             said = self.said(value)
-        if whole and said.kind == "float":
+        if points:
+            said = _cast(f"{kind}*", said)
+        elif whole and said.kind == "float":
             said = _Said(f"int({said.text})")
-        self.kinds[name] = "int" if whole else "float" if kind in ("float", "double") else said.kind
+        self.kinds[name] = said.kind if points else "int" if whole else number or said.kind
         self._say(f"{_safe(name)} = {said.text}")
 
     def _dims(self, value: "Node | None") -> str:
@@ -349,11 +357,16 @@ class LauncherTranslator:
         if node.type == "assignment_expression":
             left, right = (self.said(node.child_by_field_name(side)) for side in ("left", "right"))
             mark = _text(node.child_by_field_name("operator"))
+            if left.kind in _POINTERS and mark != "=":
+                mark, right = "=", self._moved(node, left, mark.removesuffix("="), right)
             mark = "//=" if mark == "/=" and "float" not in (left.kind, right.kind) else mark
             self._say(f"{left.text} {mark} {right.text}")
         elif node.type == "update_expression":
-            mark = _text(node.child_by_field_name("operator"))[0]
-            self._say(f"{self.said(node.child_by_field_name('argument')).text} {mark}= 1")
+            mark, its = _text(node.child_by_field_name("operator"))[0], self.said(node.child_by_field_name("argument"))
+            moved = its.kind in _POINTERS
+            self._say(
+                f"{its.text} = {self._moved(node, its, mark, _Said('1')).text}" if moved else f"{its.text} {mark}= 1"
+            )
         elif node.type == "call_expression":
             self._called(node)
         elif not _OF_STREAMS.search(_text(node)):
@@ -451,28 +464,61 @@ class LauncherTranslator:
         return _Said(f"[{', '.join(self.said(child).text for child in _named(node))}]")
 
     def _of_conditional_expression(self, node: "Node") -> _Said:
-        test, yes, no = (self.said(node.child_by_field_name(n)) for n in ("condition", "consequence", "alternative"))
+        test = self._truth(node.child_by_field_name("condition"))
+        yes, no = (self.said(node.child_by_field_name(n)) for n in ("consequence", "alternative"))
         return _Said(f"({yes.text} if {test.text} else {no.text})", yes.kind if yes.kind == no.kind else "float")
 
     def _of_unary_expression(self, node: "Node") -> _Said:
-        mark, value = _text(node.child_by_field_name("operator")), self.said(node.child_by_field_name("argument"))
-        return _Said(f"not {value.text}" if mark == "!" else f"{mark}{value.text}", value.kind)
+        mark, argument = _text(node.child_by_field_name("operator")), node.child_by_field_name("argument")
+        if mark == "!":
+            return _Said(f"not {self._truth(argument).text}", "int")
+        value = self.said(argument)
+        return _Said(f"{mark}{value.text}", value.kind)
+
+    def _truth(self, node: "Node | None") -> _Said:
+        """An expression that is asked for its truth: an address is there, or it is null; a tensor has none."""
+        value = self.said(node)
+        return _Said(f"isinstance({value.text}, torch.Tensor)", "int") if value.kind in _POINTERS else value
 
     def _of_pointer_expression(self, node: "Node") -> _Said:
-        return self.said(node.child_by_field_name("argument"))
+        of = node.child_by_field_name("argument")
+        if of is not None and of.type == "subscript_expression" and _text(node).startswith("&"):
+            value = self.said(of.child_by_field_name("argument"))
+            (index,) = (self.said(child) for child in _named(of.child_by_field_name("indices")))
+            if value.kind in _POINTERS:
+                return self._moved(node, value, "+", index)
+        return self.said(of)
+
+    def _moved(self, node: "Node", address: _Said, mark: str, by: _Said) -> _Said:
+        """An address some elements further. Raises CannotConvert."""
+        if "vectors" in (address.kind, by.kind):
+            raise self._cannot(node, f"{_text(node)[:60]!r} counts vectors, not elements: write it in Python")
+        if mark != "+" or address.kind != "pointer" or by.kind == "pointer":
+            raise self._cannot(node)
+        return _Said(f"{address.text}.view(-1)[{by.text}:]", "pointer")
 
     def _of_binary_expression(self, node: "Node") -> _Said:
-        left, right = (self.said(node.child_by_field_name(side)) for side in ("left", "right"))
         mark = _text(node.child_by_field_name("operator"))
-        if "pointer" in (left.kind, right.kind):
-            if mark != "+" or left.kind != "pointer":
-                raise self._cannot(node)
-            return _Said(f"{left.text}.view(-1)[{right.text}:]", "pointer")
+        left, right = (self._side(node.child_by_field_name(side), mark) for side in ("left", "right"))
+        nulls = [its for its in node.named_children if its.type == "null"]
+        if mark in ("==", "!=") and nulls and {left.kind, right.kind} & set(_POINTERS):
+            there = self._truth(next(its for its in _named(node) if its.type != "null"))
+            return _Said(f"{'not ' * (mark == '==')}{there.text}", "int")
+        if {left.kind, right.kind} & set(_POINTERS) and mark not in _TRUTHS:
+            return self._moved(node, left, mark, right)
         if mark in _TRUTHS:
             return _Said(f"{left.text} {_OPERATORS.get(mark, mark)} {right.text}", "int")
         kind = "float" if "float" in (left.kind, right.kind) else "int" if left.kind == right.kind == "int" else "other"
         mark = "//" if mark == "/" and kind != "float" and "tensor" not in (left.kind, right.kind) else mark
         return _Said(f"{left.text} {mark} {right.text}", kind)
+
+    def _side(self, node: "Node | None", mark: str) -> _Said:
+        """An operand, in brackets where Python would take it otherwise: it ranks comparisons below & ^ |, and `not`
+        below all of them, and `a == b == c` is one comparison of three."""
+        its = self._truth(node) if mark in _OPERATORS else self.said(node)
+        inner = _text(node.child_by_field_name("operator")) if node else ""
+        compared = inner in _COMPARISONS and mark in (*_COMPARISONS, "&", "^", "|")
+        return its._replace(text=f"({its.text})") if compared or (inner == "!" and mark not in _OPERATORS) else its
 
     def _of_cast_expression(self, node: "Node") -> _Said:
         return _cast(_text(node.child_by_field_name("type")), self.said(node.child_by_field_name("value")))
@@ -487,6 +533,8 @@ class LauncherTranslator:
 
     def _of_subscript_expression(self, node: "Node") -> _Said:
         value = self.said(node.child_by_field_name("argument"))
+        if value.kind in _POINTERS:  # what stands there, the host does not know
+            raise self._cannot(node)
         (index,) = (self.said(child).text for child in _named(node.child_by_field_name("indices")))
         return _Said(f"{value.text}[{index}]", "int" if value.kind == "sizes" else "other")
 
@@ -514,8 +562,9 @@ class LauncherTranslator:
             return _cast(name.partition("<")[2], values[0])
         if short == "dim3":
             return _Said(f"[{', '.join(plain)}]", "dim3")
-        if short == "TensorOptions":
-            return _Said("{}", "options")
+        if short in ("TensorOptions", "dtype", "device") and len(values) <= 1:
+            meant = short if short != "TensorOptions" else "dtype" if values and values[0].kind == "dtype" else "device"
+            return _Said(f'{{"{meant}": {plain[0]}}}' if plain else "{}", "options")
         if short.lower() in _ROUNDED_UP and len(plain) == 2:
             return _Said(f"-(-({plain[0]}) // ({plain[1]}))", "int")
         if name.startswith(("torch::", "at::")):
@@ -542,7 +591,7 @@ class LauncherTranslator:
         plain = ", ".join(v.text for v in values)
         if value.kind == "options":
             key = name if name in ("dtype", "device") else ""
-            return _Said(f'({value.text} | {{"{key}": {plain}}})', "options") if key else value
+            return _Said(f'({value.text} | {{"{key}": {values[0].text}}})', "options") if key and values else value
         if name in _ADDRESSES:
             return _Said(value.text, "pointer")
         if name in ("size", "length"):
@@ -554,8 +603,16 @@ class LauncherTranslator:
         return _Said(f"{value.text}.{name}({plain})", "tensor")
 
 
+def _address(kind: str) -> str:
+    """What an address is, by the type that it is said to have: one further is an element, or several."""
+    several = re.search(r"(?:char|short|int|long|float|double|half|bfloat16)[234]\s*(?:const\s*)?\*", kind)
+    return "vectors" if several else "pointer"
+
+
 def _cast(kind: str, value: _Said) -> _Said:
-    if value.kind in ("tensor", "pointer") or "*" in kind:
+    if "*" in kind:
+        return value._replace(kind=_address(kind) if value.kind in _POINTERS else value.kind)
+    if value.kind in ("tensor", *_POINTERS):
         return value
     if re.search(r"\b(?:float|double)\b", kind):
         return _Said(f"float({value.text})", "float")

@@ -26,7 +26,7 @@ from kerneltune.tools.schema.plan import (
     base_name,
     tensor_refs,
 )
-from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec, row_major
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec, reached, row_major, tensors_of
 
 # ---
 # The host code: what a launch plan does, said in Python for the shapes of one case.
@@ -260,9 +260,9 @@ class Writer:
             self.states.append(storage.name)
             return _state(storage.name), _ref(storage.id, self.case.state[storage.name])
         for number, (name, tree) in enumerate(zip(self.forward.inputs, self.case.inputs, strict=True)):
-            for path, text, spec in _leaves(str(number), name, tree):
-                if storage.origin == "input" and path == storage.name:
-                    return text, _ref(storage.id, spec)
+            for way, spec in tensors_of(tree):
+                if storage.origin == "input" and ".".join(map(str, (number, *way))) == storage.name:
+                    return reached(name, way), _ref(storage.id, spec)
         raise CannotSay(f"a tensor that no input, parameter or allocation explains ({storage.origin} {storage.name})")
 
     def _tree(self, tree: Json) -> str:
@@ -282,20 +282,9 @@ def _ref(storage: int, spec: TensorSpec) -> TensorRef:
     return TensorRef(storage, spec.dtype, tuple(spec.shape), tuple(stride))
 
 
-def _leaves(path: str, text: str, tree: Json) -> Iterator[tuple[str, str, TensorSpec]]:
-    """Every tensor of an input: its path as plans name it, as Python says it, and what it is."""
-    if isinstance(tree, dict) and "$tensor" in tree:
-        yield path, text, _spec(tree["$tensor"])
-        return
-    inner = tree.get("$tuple", tree.get("$dict", tree)) if isinstance(tree, dict) else tree
-    items = inner.items() if isinstance(inner, dict) else enumerate(inner) if isinstance(inner, list | tuple) else ()
-    for key, item in items:
-        yield from _leaves(f"{path}.{key}", f"{text}[{key!r}]", item)
-
-
 def tensors_in(name: str, tree: Json) -> Iterator[tuple[str, TensorSpec]]:
     """Every tensor of an input or output, as Python says it, and what it is."""
-    return ((text, spec) for _, text, spec in _leaves("", name, tree))
+    return ((reached(name, way), spec) for way, spec in tensors_of(tree))
 
 
 def device_of(inputs: Sequence[str], case: CaseSpec) -> str:

@@ -4,7 +4,7 @@ memory through. Pure.
 A finding either stops the kernel, or is a note that its author should read: the evaluator's own protections (time
 limits, guard pages, a process that may die) hold either way."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -21,6 +21,7 @@ from kerneltune.tools.languages.ptx.ir import (
     Register,
     Symbol,
     Variable,
+    Vector,
     leaves,
     parse,
     type_bytes,
@@ -298,12 +299,16 @@ class UnknownAddress(Exception):
 @dataclass
 class _Flow:
     """Sets of parameters are bits of an int, parameter 0 the lowest; variables of the module follow them. `maps`: those
-    of the parameters that are tensor maps, whose own address is what copies are given."""
+    of the parameters that are tensor maps, whose own address is what copies are given. `callable`: functions whose
+    calls change nothing that is followed: a driver's, and those that are followed by themselves. `handed`: what the
+    driver's alone are given."""
 
     params: dict[str, int]
     maps: dict[str, int]
     variables: dict[str, int]
     carried: dict[str, int]
+    callable: frozenset[str] = frozenset()
+    handed: frozenset[str] = frozenset()
     reads: int = 0
     writes: int = 0
 
@@ -351,7 +356,13 @@ class _Flow:
         places = [operand for operand in instruction.operands if isinstance(operand, Address)]
         space = next((m.partition("::")[0] for m in instruction.modifiers if m.partition("::")[0] in _INSIDE), None)
         if instruction.opcode == "call":
-            raise UnknownAddress
+            name = called(instruction)
+            passed = self.of(*instruction.operands) if name not in EXTERNAL_FUNCTIONS else 0
+            if name not in self.callable or passed & sum(self.variables.values()):
+                raise UnknownAddress
+            return
+        if instruction.opcode == "st" and instruction.modifiers[:1] == ("param",):
+            self._hand_over(instruction)
         if not places or instruction.opcode in _NO_MEMORY:
             return
         if instruction.opcode == "cp":
@@ -362,6 +373,12 @@ class _Flow:
                     places[0], reads=instruction.opcode not in _STORES, writes=instruction.opcode not in _LOADS
                 )
         elif space is None:
+            raise UnknownAddress
+
+    def _hand_over(self, instruction: Instruction) -> None:
+        """A value for a call, or of one. Raises UnknownAddress where it may lead to a variable of the module."""
+        given = {leaf.name for leaf in leaves(instruction.operands[0]) if isinstance(leaf, Symbol)}
+        if not given & self.handed and self.of(*instruction.operands[1:]) & sum(self.variables.values()):
             raise UnknownAddress
 
     def _copy(self, instruction: Instruction, places: list[Address]) -> None:
@@ -402,24 +419,39 @@ def effects(text: str, name: str) -> tuple[tuple[bool, bool], ...] | None:
 def written_variables(module: Module) -> frozenset[str] | None:
     """Names of the module's variables that its entries may write; None when that cannot be told."""
     written: set[str] = set()
-    for entry in module.entries:
+    for function in (f for f in module.functions if f.defined):
         try:
-            flow = _followed(module, entry)
+            flow = _followed(module, function, module.functions)
         except (UnknownAddress, RecursionError):
             return None
         written |= {name for name, bit in flow.variables.items() if flow.writes & bit}
     return frozenset(written)
 
 
-def _followed(module: Module, entry: Function) -> _Flow:
+def called(call: Instruction) -> str:
+    """The name of the function that an instruction calls; "" where that is known only when it runs."""
+    target = next((operand for operand in call.operands if not isinstance(operand, Vector)), None)
+    return target.name if isinstance(target, Symbol) else ""
+
+
+def _followed(module: Module, entry: Function, followed: Sequence[Function] = ()) -> _Flow:
+    """`followed`: functions that are followed by themselves."""
+    outside = EXTERNAL_FUNCTIONS - {f.name for f in module.functions if f.defined}
+    calls = [i for i in entry.instructions if i.opcode == "call"]
+    handed, shared = (
+        {leaf.name for i in its for operand in i.operands for leaf in leaves(operand) if isinstance(leaf, Symbol)}
+        for its in ([i for i in calls if called(i) in outside], [i for i in calls if called(i) not in outside])
+    )
     params = {param.name: 1 << i for i, param in enumerate(entry.params)}
     held = (*module.variables, *(v for f in module.functions for v in f.variables))
-    outside = [v.name for v in held if v.space in ("global", "const")]
+    lasting = [v.name for v in held if v.space in ("global", "const")]
     params = {name: bit for name, bit in params.items() if name not in {v.name for v in entry.variables}}
     maps = {
         param.name: params[param.name] for param in entry.params if param.count is not None and param.name in params
     }
-    flow = _Flow(params, maps, {name: 1 << len(entry.params) + i for i, name in enumerate(outside)}, {})
+    variables = {name: 1 << len(entry.params) + i for i, name in enumerate(lasting)}
+    known = outside | {f.name for f in followed if f.defined}
+    flow = _Flow(params, maps, variables, {}, known, frozenset(handed - shared))
     instructions = list(entry.instructions)
     for _ in range(max(_FEWEST_PASSES, _MOST_STEPS // (len(instructions) + 1))):
         if not any([flow.step(instruction) for instruction in instructions]):

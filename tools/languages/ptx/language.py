@@ -231,9 +231,7 @@ class PtxRecorder:
     ) -> int:
         """No timing; the trace says which config is wanted."""
         texts = [", ".join(f"{k}: {v}" for k, v in c.items()) for c in configs]
-        names = (key if n == 1 else f"{key} ({n})" for n in itertools.count(1))
-        name = next(name for name in names if self._log.offered.setdefault(name, texts) == texts)
-        return self._log.choice(name, texts)
+        return self._log.choice(key, texts)
 
 
 def _assembled(kernel: Kernel, arch: str, folder: Path) -> tuple[Compiled, bytes]:

@@ -14,7 +14,7 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +35,7 @@ from kerneltune.tools.languages.triton.ttir.ir import (
     Desc,
     Func,
     InterpreterError,
+    Misaligned,
     Op,
     OutOfBounds,
     OutOfTime,
@@ -55,18 +56,26 @@ from kerneltune.tools.schema.plan import EVERYTHING, NOTHING, ArgEffect, Kernel,
 from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 
 _FOLDER = re.compile(r"^(?:/[^/:\n]*)*/(?=[^/:\n]+:\d+:)", re.MULTILINE)
-_ASSEMBLY = "// begin inline asm"
+_ASSEMBLY = re.compile(r"// (?:begin inline asm|Start of file scope inline assembly)")
 _HIDDEN = re.compile(r'"(?:[^"\\\n]|\\[^\n])*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
-_ASSEMBLY_LINES = re.compile(r"\\0A|\\n")
+_WAITS = re.compile(r"(?:\A|[;{}:])\s*griddepcontrol\.wait\s*;")  # one with a predicate may not wait
 _DIRECTIVE = re.compile(
     r"(?:(?<![\w$.])|(?<=\.visible)|(?<=\.weak)|(?<=\.extern)|(?<=\.common))"  # but not ld.global
     r"\.(global|const|shared|local|extern|common|weak|visible|version|target|address_size|alias|"
     r"texref|samplerref|surfref|tex|entry|func)(?![\w$])"
 )
 _UNSET = re.compile(r"(?<![\w$.])\.(?:global|const)(?![\w$])([^;={]*);")
+_VARIABLE = re.compile(r"(?<![\w$.])\.(?:global|const)(?![\w$])[^;={]*?([A-Za-z_$%][\w$]*)\s*(?:\[[^\]]*\]\s*)?=")
+_ASSEMBLES = re.compile(r'\belementwise_inline_asm\b(?: "((?:[^"\\\n]|\\[^\n])*)")?')
+_REGISTERS = re.compile(r"\.reg\s+(?:\.\w+\s+)+([^;]*);")
+_REGISTER = re.compile(r"(%[a-z]{1,2})\d+(?![\w$])")  # as the compiler calls its own
+_GLUED = re.compile(r"\[|[\w%]\$[^$]|\$\d+[A-Za-z_$]|\$\{[^}]*\}[\w$]|\$[(|)]")
 _POINTER = re.compile(r"\.ptr\s+\.(global|const|shared|local)\b")  # what a parameter points to, not a declaration
-_FOREIGN = re.compile(r"(?<![\w.$#!@%^-])llvm\.(?!intr\.assume\b)[\w.$]+(?![\w.$]|\s*=)")
-_QUOTED_FOREIGN = re.compile(r'"(llvm\.(?!intr\.assume")[\w.$]+)"\s*[(<]')
+_FOREIGN = re.compile(r"(?<![\w.$#!@%^-])llvm\.(?!intr\.assume\b|loop_annotation\s*=)[\w.$]+(?![\w.$])")
+_QUOTED = re.compile(
+    r'"((?:[^"\\\n]|\\[^\n])*)"(\s*[(<=])?'
+)  # a string, and whether it names an operation or attribute
+_ESCAPED = re.compile(r"\\([0-9A-Fa-f]{2}|.)")
 # A function of libdevice's that stands behind the kernel: `pow` in float64 calls one.
 _LIBDEVICE = re.compile(r"\.func\s*(?:\([^()]*\)\s*)?(__(?:internal|nv)_[\w$]+)\s*\([^()]*\)\s*([;{])")
 _AHEAD = re.compile(
@@ -139,9 +148,8 @@ class TritonLanguage:
         return forbidden_option(options, _OPTIONS)
 
     def waits(self, kernel: Kernel) -> bool:
-        assembly = (piece for piece in _HIDDEN.findall(kernel.text) if piece.startswith('"'))
-        lines = (line.partition("//")[0] for piece in assembly for line in _ASSEMBLY_LINES.split(piece))
-        return any("griddepcontrol.wait" in line for line in lines)
+        pieces = (_unescaped(operation[1] or "") for operation in _ASSEMBLES.finditer(_uncommented(kernel.text)))
+        return any(_WAITS.search(_HIDDEN.sub(" ", piece)) for piece in pieces)
 
     def effects(self, kernel: Kernel) -> tuple[ArgEffect, ...]:
         return _effects(kernel.text, kernel.signature)
@@ -203,10 +211,10 @@ class TritonLanguage:
             )  # fmt: skip
         except OutOfTime:
             return False
-        except OutOfBounds as error:
+        except (OutOfBounds, Misaligned) as error:
             line = _source_line(kernel.text, error.op_line) if error.op_line else None
             place = f"line {line}, kernel {kernel.name}" if line else f"kernel {kernel.name}"
-            raise OutOfBounds(f"{place}: {error}") from error
+            raise type(error)(f"{place}: {error}") from error
         return True
 
 
@@ -269,19 +277,41 @@ def _kernel_line(error: BaseException) -> int | None:
 
 
 def foreign_ttir(text: str) -> str | None:
-    """An operation of LLVM's own in TTIR, which Triton never writes there and which can declare module variables; in
-    words, or None."""
+    """An operation or attribute of LLVM's own in TTIR, which Triton never writes there and which can declare module
+    variables; in words, or None."""
     bare = _HIDDEN.sub(" ", text)
     found = _FOREIGN.search(bare)
-    name = found[0] if found else next((m[1] for m in _QUOTED_FOREIGN.finditer(text)), None)
-    return f"the kernel holds an operation {name!r:.60}, which is not one of Triton's" if name else None
+    name = found[0] if found else next(_quoted_foreign(text), None)
+    return f"the kernel holds {name!r:.60}, an operation or attribute that is not one of Triton's" if name else None
+
+
+def _quoted_foreign(text: str) -> Iterator[str]:
+    """Those whose names stand in quotes, as MLIR reads them: letters may be escaped, and a comment may follow."""
+    for quoted, named in _QUOTED.findall(_uncommented(text)):
+        name = _unescaped(quoted) if named else ""
+        if name != quoted * bool(named) or (name.startswith("llvm.") and name != "llvm.intr.assume"):
+            yield name  # nobody who means well escapes one
+
+
+def _uncommented(ttir: str) -> str:
+    return _HIDDEN.sub(lambda m: m[0] if m[0][0] == '"' else " ", ttir)
+
+
+def _unescaped(quoted: str) -> str:
+    return _ESCAPED.sub(lambda m: chr(int(m[1], 16)) if len(m[1]) == 2 else m[1], quoted)
 
 
 def module_memory(ptx: str, ttir: str) -> str | None:
     """What a compiled kernel declares besides what the compiler declares, in words for the author; or None."""
-    head, _, tail = ptx.partition(_ASSEMBLY)
+    head, *rest = _ASSEMBLY.split(ptx, maxsplit=1)
+    tail = "".join(rest)
     for unset in _UNSET.finditer(_bare(head)):
         return f"the kernel has a module variable without a value ({unset[1].strip()[:60]}): it is in no plan"
+    if (kept := _VARIABLE.findall(_bare(head))) and (piece := _beyond_operands(ttir, kept)):
+        return (
+            f"inline assembly beside {kept[0]!r:.60} (of a print, an assertion or a table of libdevice's) holds "
+            f"{piece!r:.60}, which may reach that memory: it outlives a launch. Leave out one of the two"
+        )
     names = [m[1] for m in _DIRECTIVE.finditer(_bare(tail))]
     promised, made = (
         {name for name, end in _LIBDEVICE.findall(_bare(part)) if end == which and name not in ttir}
@@ -301,6 +331,26 @@ def module_memory(ptx: str, ttir: str) -> str | None:
             f"inline assembly holds {ahead[0]!r}: what it brings into the L2 may be another run's, so it is not timed"
         )
     return None
+
+
+def _beyond_operands(ttir: str, kept: Sequence[str]) -> str | None:
+    """What the assembly of a text holds that may be no operand of its own: memory, a name of those that are kept,
+    registers that it does not declare, names that are put together from operands."""
+    for operation in _ASSEMBLES.finditer(_uncommented(ttir)):
+        if operation[1] is None:
+            return operation[0]  # its text stands elsewhere
+        text = _unescaped(operation[1])
+        declared = {name.partition("<")[0].strip() for group in _REGISTERS.findall(text) for name in group.split(",")}
+        registers = [m[0] for m in _REGISTER.finditer(text) if m[0] not in declared and m[1] not in declared]
+        named = (name for name in kept if re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", text))
+        if found := next(named, None) or next(iter(registers), None) or _glued(text):
+            return found
+    return None
+
+
+def _glued(text: str) -> str | None:
+    found = _GLUED.search(text)
+    return found[0] if found else None
 
 
 def _bare(ptx: str) -> str:

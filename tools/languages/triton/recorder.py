@@ -193,9 +193,7 @@ def run_autotuned(log: LaunchRecorder) -> Callable[..., Any]:
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         configs = self.prune_configs(kwargs) if len(self.configs) > 1 else self.configs
         key = self.base_fn.__name__
-        texts = [str(c) for c in configs]
-        log.offered.setdefault(key, texts)
-        config = configs[log.choice(key, texts)]
+        config = configs[log.choice(key, [str(c) for c in configs])]
         self.best_config = config
         if config.pre_hook is not None:
             config.pre_hook({**self.nargs, **kwargs, **config.all_kwargs()})

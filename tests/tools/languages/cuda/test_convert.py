@@ -128,6 +128,101 @@ def test_in_a_python_file_lines_are_those_of_the_text_that_it_holds() -> None:
         converted_python(INLINE.replace("cuda_sources=code", "cuda_sources=made_up"))
 
 
+def said_in_python(body: str) -> list[str]:
+    """The lines of a launcher's body, but for those that make y, launch a kernel and return y."""
+    last = "ops::halves<float, EACH><<<a, THREADS>>>(y.data_ptr<float>(), x.data_ptr<float>(), a, b); return y;"
+    text = f"torch::Tensor run(torch::Tensor x, int a, int b) {{ auto y = torch::empty_like(x); {body} {last} }}"
+    made = converted(f"{KERNEL}{text}", "k.cu")
+    lines = made[made.index("def run(") : made.index("class ModelNew")].split("\n")
+    return [line.strip() for line in lines if line.strip()][2:-2]
+
+
+@pytest.mark.parametrize(
+    "check",
+    ["C10_CUDA_KERNEL_LAUNCH_CHECK()", "C10_CUDA_CHECK(cudaGetLastError())", "AT_CUDA_CHECK(cudaPeekAtLastError())",
+     "CUDA_CHECK(cudaGetLastError())", "TORCH_INTERNAL_ASSERT(a > 0)"],
+)  # fmt: skip
+def test_checks_of_launches_are_left_out_whoever_defines_them(check: str) -> None:
+    assert said_in_python(f"{check};") == []
+
+
+def test_an_address_that_has_a_name_moves_by_elements() -> None:
+    launch = "ops::halves<float, EACH><<<a, THREADS>>>"
+    declared = "float* to = y.data_ptr<float>(); const float* from = x.data_ptr<float>();"
+    assert said_in_python(f"{declared} {launch}(to + b, from + a * b, a, b);")[-1] == (
+        'CudaKernel(TEXT, "ops::halves<float, EACH>")[a](to.view(-1)[b:], from_.view(-1)[a * b:], a, b, block=THREADS)'
+    )
+    given = f"{KERNEL}void run(float* y, const float* x, int n) {{ {launch.replace('a,', 'n,')}(y + n, x, n, n); }}"
+    assert "(y.view(-1)[n:], x, n, n, block=THREADS)" in converted(given, "k.cu")
+
+
+@pytest.mark.parametrize(
+    ("cpp", "python"),
+    [
+        ("to += a * b;", "to = to.view(-1)[a * b:]"),
+        ("to++;", "to = to.view(-1)[1:]"),
+        ("float* next = &to[a];", "next = to.view(-1)[a:]"),
+    ],
+)
+def test_moving_an_address_changes_no_element(cpp: str, python: str) -> None:
+    assert said_in_python(f"float* to = y.data_ptr<float>(); {cpp}")[1] == python
+
+
+@pytest.mark.parametrize(
+    ("cpp", "python"),
+    [
+        ("if (to != nullptr) a = 1;", "if isinstance(to, torch.Tensor):"),
+        ("if (NULL == to) a = 1;", "if not isinstance(to, torch.Tensor):"),
+        ("if (to && a > 1) a = 1;", "if isinstance(to, torch.Tensor) and a > 1:"),
+        ("if (!to) a = 1;", "if not isinstance(to, torch.Tensor):"),
+        ("a = to ? 4 : 5;", "a = (4 if isinstance(to, torch.Tensor) else 5)"),
+    ],
+)
+def test_an_address_is_asked_whether_it_is_there_not_what_its_elements_are(cpp: str, python: str) -> None:
+    assert said_in_python(f"float* to = y.data_ptr<float>(); {cpp}")[1] == python
+
+
+@pytest.mark.parametrize("cpp", ["to -= 1;", "int first = to[0];", "a = x.data_ptr<float>() - to;"])
+def test_what_an_address_means_to_the_host_is_left_to_a_person(cpp: str) -> None:
+    with pytest.raises(CannotConvert, match="is not of the common form"):
+        said_in_python(f"float* to = y.data_ptr<float>(); {cpp}")
+
+
+def test_an_address_of_vectors_that_is_moved_is_left_to_a_person() -> None:
+    with pytest.raises(CannotConvert, match="counts vectors, not elements"):
+        said_in_python("auto from = reinterpret_cast<const float4*>(x.data_ptr<float>()) + b;")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("torch::dtype(torch::kHalf).device(torch::kCUDA)", '({"dtype": torch.float16} | {"device": "cuda"})'),
+        ("torch::device(torch::kCUDA).dtype(torch::kInt)", '({"device": "cuda"} | {"dtype": torch.int32})'),
+        (
+            "torch::TensorOptions(torch::kHalf).device(torch::kCUDA, 0)",
+            '({"dtype": torch.float16} | {"device": "cuda"})',
+        ),
+        ("torch::TensorOptions().dtype(torch::kLong)", '({} | {"dtype": torch.int64})'),
+    ],
+)
+def test_options_of_tensors_are_kept_however_they_begin(options: str, said: str) -> None:
+    assert said_in_python(f"auto z = torch::empty({{a}}, {options});") == [f"z = torch.empty([a], **{said})"]
+
+
+@pytest.mark.parametrize(
+    ("cpp", "python"),
+    [
+        ("a & 3 == b", "a & (3 == b)"),
+        ("a == b == 1", "(a == b) == 1"),
+        ("!a == b", "(not a) == b"),
+        ("!a && a < b", "not a and a < b"),
+        ("(a & 3) == b", "(a & 3) == b"),
+    ],
+)
+def test_operators_bind_as_they_do_in_cpp(cpp: str, python: str) -> None:
+    assert said_in_python(f"bool t = {cpp};") == [f"t = {python}"]
+
+
 def test_a_launcher_with_addresses_says_what_to_look_at() -> None:
     text = (
         KERNEL
@@ -154,5 +249,7 @@ def test_the_command_writes_a_file_once_and_says_what_comes_next(tmp_path: Path)
     assert (below.returncode, below.stderr) == (2, "optimize: k.cu/k.py cannot be written: Not a directory\n")
     deep = "(" * 20_000 + "n" + ")" * 20_000
     (tmp_path / "deep.cu").write_text(KERNEL + LAUNCHER.replace("<<<", f"<<<{deep} + ", 1))
+    missing = optimize("convert", "none.cu", cwd=tmp_path)
+    assert (missing.returncode, missing.stderr) == (2, "optimize: none.cu: No such file or directory\n")
     refused = optimize("convert", "deep.cu", cwd=tmp_path)
     assert (refused.returncode, "nested too deeply" in refused.stderr) == (2, True), refused.stderr

@@ -82,6 +82,40 @@ def test_tables_that_are_only_read_and_shared_memory_are_fine(line: str) -> None
     assert fatal(declared(line, "kept; ld.u32 %r5, [%rd6]")) == []
 
 
+FAILS = ".extern .func __assertfail(.param .b64 a);"
+TWICE = """.func (.param .b32 r) twice(.param .b64 at) { .reg .b64 %a; .reg .f32 %v; ld.param.u64 %a, [at];
+    ld.f32 %v, [%a]; st.f32 [%a], %v; st.param.f32 [r], %v; ret; }"""
+GIVE = "{{ .param .b64 p; .param .b32 q; mov.u64 %rd6, kept; st.param.b64 [p], {}; {} }}"
+ASSERT, CALL = "call.uni __assertfail, (p);", "call.uni (q), twice, (p);"
+
+
+def called(functions: str, line: str) -> list[tuple[int, str]]:
+    """What is wrong with a call in a kernel beside a table."""
+    return fatal(declared(f".global .f32 kept[2] = {{1.0, 2.0}};\n{functions}", f"kept; {line}"))
+
+
+@pytest.mark.parametrize(
+    ("functions", "line"), [(FAILS, GIVE.format("%rd6", ASSERT)), (TWICE, GIVE.format("%rd2", CALL))]
+)
+def test_a_call_that_is_not_given_a_table_changes_none_nor_does_an_assertion(functions: str, line: str) -> None:
+    assert called(functions, line) == []
+
+
+@pytest.mark.parametrize(
+    ("functions", "line"),
+    [
+        (TWICE, GIVE.format("%rd6", CALL)),
+        (TWICE, "{ .param .b32 q; mov.u64 %rd6, kept; call.uni (q), twice, (%rd6); }"),
+        (FAILS + TWICE, GIVE.format("%rd6", ASSERT + CALL)),
+        (TWICE.replace("twice", "__assertfail"), GIVE.format("%rd6", "call.uni (q), __assertfail, (p);")),
+        (".func sets() { st.global.f32 [kept], 0f00000000; ret; }", "call.uni sets, ();"),
+        (TWICE, GIVE.format("%rd6", "call (q), %rd6, (p), twice;")),
+    ],
+)
+def test_a_table_that_a_function_may_write_outlives_a_launch(functions: str, line: str) -> None:
+    assert any(".global kept is memory that outlives" in message for _, message in called(functions, line))
+
+
 @pytest.mark.parametrize("name", ["vprintf", "malloc", "free", "cudaLaunchDevice"])
 def test_a_function_from_elsewhere_is_refused(name: str) -> None:
     ((line, message),) = fatal(RELU.replace(".visible", f".extern .func {name}(.param .b64 a);\n.visible"))

@@ -7,6 +7,7 @@ import pytest
 from kerneltune.tools.languages.triton.language import LANGUAGE, foreign_ttir, module_memory
 from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.plan import Kernel
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Status
 from kerneltune.tools.update import Update, UpdateLimits, Updater
@@ -104,6 +105,43 @@ def test_a_function_of_libdevice_s_is_let_through_once_where_the_compiler_promis
     assert module_memory(PROMISED + plain + DEFINED, "tt.call @__internal_accurate_pow") is not None
 
 
+@pytest.mark.parametrize(
+    "assembly",
+    [
+        "st.global.u32 [printfFormat_0], $1; mov.u32 $0, $1;",
+        "mov.u64 $0, printfFormat_0;",
+        "mov.u64 $0, printfFormat_$1;",
+        "mov.u64 $0, printf$(Format$|$)_0;",
+        "mov.u64 $0, %rd4;",
+        "{ .reg .b64 %t; mov.u64 %t, %rd4; mov.u64 $0, %t; }",
+        "ld.global.u32 $0, [$1];",
+        r"mov.u64 $0, printf\46ormat_0;",
+    ],
+)
+def test_assembly_reaches_no_memory_that_the_compiler_sets_aside(assembly: str) -> None:
+    ttir = f'%1 = tt.elementwise_inline_asm "{assembly}" {{constraints = "=r,r"}} %0 : i32 -> i32'
+    assert "it outlives a launch" in (module_memory(PTX, ttir) or "")
+
+
+@pytest.mark.parametrize(
+    "assembly",
+    [
+        "tanh.approx.f32 $0, $1;",
+        "{ .reg .b32 t, %r<3>; mov.u32 t, %laneid; add.u32 %r1, t, $1; mov.b32 $0, %r1; }",
+        r"{\0A.reg .pred %p;\0A setp.eq.f32 %p, $1, 0f00000000; @%p mov.f32 $0, $1; }",
+    ],
+)
+def test_assembly_that_computes_with_its_operands_may_stand_beside_a_print(assembly: str) -> None:
+    ttir = f'%1 = tt.elementwise_inline_asm "{assembly}" {{constraints = "=r,r"}} %0 : i32 -> i32'
+    assert module_memory(PTX, ttir) is None
+
+
+def test_assembly_of_the_whole_file_declares_nothing_either() -> None:
+    comment = "// {} of file scope inline assembly\n"
+    kept = f"{comment.format('Start')}.global .align 4 .u32 kept = 1;\n{comment.format('End')}"
+    assert "assembly declares .global" in (module_memory(PTX.replace(".visible", f"{kept}.visible"), "") or "")
+
+
 def test_a_module_variable_without_a_value_is_seen_wherever_it_comes_from() -> None:
     assert "module variable" in (module_memory(".global .align 4 .u32 counter;\n" + PTX, "") or "")
 
@@ -113,11 +151,20 @@ def test_a_module_variable_without_a_value_is_seen_wherever_it_comes_from() -> N
     [
         "module {\n  llvm.mlir.global internal @c() : i32\n}",
         '%p = "llvm.mlir.addressof"() <{global_name = @c}> : () -> !llvm.ptr',
+        '%p = "llvm.mlir.addressof" // of a variable\n () <{global_name = @c}> : () -> !llvm.ptr',
+        '%p = "llv\\6D.mlir.addressof"() <{global_name = @c}> : () -> !llvm.ptr',
+        '"\\6C\\6cvm\\2emlir.global"() ({}) : () -> ()',
         "%p = llvm.inline_asm %a : (i32) -> i32",
+        'module attributes {llvm.module_asm = [".global .u32 kept = 1;"]} {',
+        'module attributes {"llvm\\2Emodule_asm" = [".global .u32 kept = 1;"]} {',
     ],
 )
-def test_an_operation_of_llvm_s_own_is_seen(text: str) -> None:
+def test_an_operation_or_attribute_of_llvm_s_own_is_seen(text: str) -> None:
     assert "llvm." in (foreign_ttir(text) or "")
+
+
+def test_no_operation_of_triton_s_is_written_with_escapes() -> None:
+    assert "elementwise_inline_asm" in (foreign_ttir('%p = "tt.elementwise\\5Finline_asm"(%a) : (i32) -> i32') or "")
 
 
 @pytest.mark.parametrize(
@@ -127,11 +174,29 @@ def test_an_operation_of_llvm_s_own_is_seen(text: str) -> None:
         "} {llvm.loop_annotation = #loop_annotation}\n"
         "#loop_annotation = #llvm.loop_annotation<licm = <disable = true>>",
         'tt.assert %c, "llvm.mlir.global" : i1  // llvm.call',
+        'tt.assert %c, "a \\22 b" : i1\n"llvm.intr.assume"(%a) : (i1) -> ()',
         "tt.call @llvm.sqrt(%x)",
     ],
 )
 def test_what_triton_writes_of_llvm_is_let_through(text: str) -> None:
     assert foreign_ttir(text) is None
+
+
+@pytest.mark.parametrize(
+    ("assembly", "waits"),
+    [
+        ("griddepcontrol.wait; // dummy $0", True),
+        (r"{\0A\09griddepcontrol.wait;\0A mov.u32 $0, 0; }", True),
+        ("mov.u32 $0, 0; // griddepcontrol.wait;", False),
+        ("mov.u32 $0, 0; /* griddepcontrol.wait; */", False),
+        ("{ .reg .pred p; setp.ne.u32 p, 0, 0; @p griddepcontrol.wait; }", False),
+    ],
+)
+def test_a_kernel_waits_for_the_one_before_by_what_it_does(assembly: str, waits: bool) -> None:
+    text = f'%0 = tt.elementwise_inline_asm "{assembly}" {{constraints = "=r"}} -> i32'
+    assert LANGUAGE.waits(Kernel("k", "ttir", text, ())) == waits
+    printed = 'tt.print " griddepcontrol.wait; " {hex = false} : %n : i32'
+    assert not LANGUAGE.waits(Kernel("k", "ttir", printed, ()))
 
 
 CHANGES = {

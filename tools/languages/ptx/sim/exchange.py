@@ -11,6 +11,7 @@ import numpy as np
 from kerneltune.tools.languages.ptx.ir import Address, Operand, Symbol, Vector, bits_of
 from kerneltune.tools.languages.ptx.sim.machine import (
     LANE_BITS,
+    TENSORS,
     WARP,
     WINDOWS,
     DecodedTensorMap,
@@ -70,6 +71,11 @@ def place_of(ins: Ins, operand: Operand, space: str) -> tuple[Read, str]:
     return ins.address(operand, small=space in SMALL), space
 
 
+def in_window(space: str, address: Array) -> Array:
+    """Which addresses mean memory that blocks or threads have of their own, though no state space says so."""
+    return (address < TENSORS) & (space == "generic")
+
+
 def _vector(ins: Ins) -> int:
     return int(ins.one_of(("v2", "v4", "v8"), "v1")[1:])
 
@@ -96,7 +102,7 @@ def _load(ins: Ins) -> Run:
 
     def run(m: WarpMachine) -> None:
         address, lanes = at(m), m.lanes
-        if space in SMALL or len(address) > 1:
+        if space in SMALL or len(address) > 1 or in_window(space, address).any():
             address = m.full(address)
         else:
             lanes = lanes.only(np.zeros(1, np.int64))  # one for all
@@ -112,6 +118,8 @@ def _load(ins: Ins) -> Run:
 
 def _store(ins: Ins) -> Run:
     """st."""
+    if _is_passed(ins):
+        return nothing(ins)  # the call itself says what becomes of it
     ins.one_of(ORDERS)
     at, space, kind, items = _accessed(ins, 0)
     readers = [ins.bits(item, kind) for item in items]
@@ -122,6 +130,15 @@ def _store(ins: Ins) -> Run:
         m.memory.write(space, m.full(at(m)), raw, ins.ins, m.lanes)
 
     return run
+
+
+def _is_passed(ins: Ins) -> bool:
+    """Whether it is a value for a call: no memory of the kernel's has that name."""
+    target = ins.operands[0] if ins.operands else None
+    base = target.base if isinstance(target, Address) else None
+    return (
+        isinstance(base, Symbol) and base.name not in ins.scope.symbols and ins.scope.spaces.get(base.name) == "param"
+    )
 
 
 def nothing(ins: Ins) -> Run:
@@ -225,7 +242,7 @@ def _in_turns(
 ) -> Array:
     """What each lane found. Lanes with one address go one after the other."""
     width, lanes = bits_of(kind) // 8, m.lanes
-    block = lanes.blocks if space in ("shared", "generic") else np.zeros(len(lanes), np.int64)
+    block = np.where((space == "shared") | in_window(space, address), lanes.blocks, 0)  # global memory is all blocks'
     old = np.empty(len(address), UNSIGNED[width * 8])
     for mine in turns(address, block):
         with m.memory.shadow.off():

@@ -323,7 +323,8 @@ class Schedule:
         mine = m.blocks == m.blocks[lane]
         at_warp = m.status[lane] == AT_WARP
         pc = int(m.pcs[lane]) - (not at_warp)
-        here = int((mine & (m.status == m.status[lane]) & (m.pcs == m.pcs[lane])).sum())
+        together = at_warp | (m.barrier_of == m.barrier_of[lane])
+        here = int((mine & (m.status == m.status[lane]) & (m.pcs == m.pcs[lane]) & together).sum())
         ended = int((mine & (m.status == EXITED)).sum()) - (m.shape.padded - m.shape.threads)
         lines = [
             f"{int((mine & (m.pcs == other) & (m.status != EXITED)).sum())} at PTX line {self._line(int(other), m)}"
@@ -331,10 +332,13 @@ class Schedule:
             if other != m.pcs[lane]
         ]
         rest = ", ".join([*lines, *([f"{ended} have ended"] if ended else [])])
+        missed = "all are there, but the barrier expects more"
+        if not rest and here < m.shape.threads:
+            missed = "the others wait at another barrier"
         return Deadlock(
             f"{place(self.steps[pc].ins)}: {here} of {m.shape.threads} threads of CTA "
             f"{m.shape.cta(int(m.blocks[lane]))} wait there for others that "
-            f"never come ({rest or 'all are there, but the barrier expects more'})"
+            f"never come ({rest or missed})"
         )
 
     def _line(self, pc: int, m: WarpMachine) -> int:
@@ -422,7 +426,7 @@ class Schedule:
             count = None if barrier.count is None else barrier.count(m)
             if (number > 15).any():
                 raise unsupported(step.ins, f"barrier {int(number.max())}: there are 16")
-            whole = len(numbers) == int((m.status != EXITED).sum())
+            whole = len(numbers) == int((m.status != EXITED).sum()) and bool((number == number[0]).all())
             if whole and barrier.waits and (count is None or (len(count) == 1 and count[0] == m.shape.threads)):
                 m.memory.shadow.barrier(slice(None))
                 if barrier.reduce:

@@ -27,7 +27,6 @@ from kerneltune.tools.languages.ptx.sim.values import (
     POISON_16,
     UNSIGNED,
     IllFormed,
-    Misaligned,
     Race,
     decode,
     encode,
@@ -41,7 +40,7 @@ from kerneltune.tools.languages.ptx.sim.values import (
     resize,
     unsupported,
 )
-from kerneltune.tools.languages.triton.ttir.ir import Array, OutOfBounds
+from kerneltune.tools.languages.triton.ttir.ir import Array, Misaligned, OutOfBounds
 from kerneltune.tools.languages.triton.ttir.memory import AddressSpace
 
 # ---
@@ -214,7 +213,7 @@ class Shadow:
 
 SHARED, LOCAL, PARAM = 1 << 32, 2 << 32, 3 << 32  # where the windows begin
 WINDOWS = {1: "shared", 2: "local", 3: "param"}
-_TENSORS = 1 << 40
+TENSORS = 1 << 40
 CELLS = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)} | {16: np.dtype("c16")}
 
 
@@ -291,10 +290,10 @@ class Memory:
             raise self._misaligned(address, odd, width, ins, lanes)
         if space not in ("generic", "global"):
             yield space, None
-        elif space != "generic" or int(address.min()) >= _TENSORS:
+        elif space != "generic" or int(address.min()) >= TENSORS:
             yield from self._regions(address, width, None)
         else:
-            windows = np.where(address < _TENSORS, address >> 32, 0)
+            windows = np.where(address < TENSORS, address >> 32, 0)
             for window in np.unique(windows):
                 which = np.nonzero(windows == window)[0]
                 if int(window) in WINDOWS:
@@ -353,7 +352,7 @@ class Memory:
     def _misaligned(self, address: Array, odd: Array, width: int, ins: Instruction, lanes: Lanes) -> Misaligned:
         which = int(np.nonzero(odd)[0][0])
         value, past = int(address[which]), int(odd[which])
-        region = self.space.regions.get(value >> 40) if value >= _TENSORS else None
+        region = self.space.regions.get(value >> 40) if value >= TENSORS else None
         of = f"byte {value - region.start} of {region.name}" if region else f"address {value & 0xFFFFFFFF:#x}"
         return Misaligned(
             f"{ins.name} needs {width}-byte alignment; {of} is {past} past one; {self._who(lanes, which)}, "

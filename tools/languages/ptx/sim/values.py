@@ -26,12 +26,6 @@ class Unsupported(InterpreterError):
     problem = UNCHECKABLE
 
 
-class Misaligned(InterpreterError):
-    """An address that is no multiple of what the instruction needs; a GPU ends the launch."""
-
-    problem = "misaligned"
-
-
 class Deadlock(InterpreterError):
     """Threads that wait for others which never come."""
 

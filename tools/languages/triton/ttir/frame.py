@@ -21,6 +21,7 @@ from kerneltune.tools.languages.triton.ttir.ir import (
     Array,
     Func,
     InterpreterError,
+    Misaligned,
     Op,
     OutOfBounds,
     OutOfTime,
@@ -70,7 +71,9 @@ class KernelExecution:
         if self.ops > self.max_ops:
             raise StepLimit(f"more than {self.max_ops} ops executed")
         if self.ops % _LOOK_EVERY == 0 and self.space.written and time.process_time() > self.until_s:
-            raise OutOfTime
+            if not self.space.overwrote():
+                raise OutOfTime
+            self.until_s = math.inf  # what it has written so far is not what it will leave there
 
     def wait(self) -> None:
         """Let other programs work, where they may be what a loop waits for."""
@@ -143,7 +146,7 @@ class Frame:
         try:
             check_size(broadcast_size(args))
             results = handler(self, op, args)
-        except OutOfBounds as error:
+        except (OutOfBounds, Misaligned) as error:
             error.op_line = error.op_line or op.line  # the innermost
             raise
         except InterpreterError:

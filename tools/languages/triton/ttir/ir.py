@@ -53,6 +53,13 @@ class OutOfBounds(InterpreterError):
     op_line: int | None = None
 
 
+class Misaligned(InterpreterError):
+    """An address that is no multiple of what is read or written there; a GPU ends the launch. `op_line` as above."""
+
+    problem = "misaligned"
+    op_line: int | None = None
+
+
 class StepLimit(InterpreterError):
     """Too many executed operations, or calls nested too deeply: very likely a loop that does not end."""
 
@@ -96,6 +103,7 @@ class TensorType:
 @dataclass(frozen=True)
 class Desc:
     block: TensorType
+    unsigned: bool = False  # its integers, which a reduction through it may compare
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,7 @@ _STORED = {"i1": "?", "i8": "i1", "i16": "i2", "i32": "i4", "i64": "i8", "index"
 _STORED |= {"f16": "f2", "bf16": "f4", "f32": "f4", "f64": "f8", **dict.fromkeys(FP8, "f4")}
 _RAW = _STORED | {"i1": "u1", "bf16": "u2", **dict.fromkeys(FP8, "u1")}
 _BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "index": 64, **dict.fromkeys(FP8, 8)}
-_SIGNED = re.compile(r"(?<=x)[su]i(?=\d)")  # descriptors alone say whether their integers have a sign
+_SIGNED = re.compile(r"\A[su](?=i\d)")  # descriptors alone say whether their integers have a sign
 _SCALAR = re.compile(r"(?:i\d{1,3}|index|bf16|f16|f32|f64|f128|tf32|f[468]E\d+M\d+\w*)\Z")
 
 
@@ -143,7 +151,7 @@ def _tensor(body: str, depth: int) -> TensorType:
     if len(dims) > MAX_RANK or math.prod(dims) > MAX_NUMEL:
         raise TtirSyntaxError(f"tensor too large: {dims}")
     # an encoding (`, #blocked`) is a layout: it belongs to TTGIR and changes no value
-    return TensorType(tuple(dims), _parse(_before_comma(body), depth))
+    return TensorType(tuple(dims), _parse(_SIGNED.sub("", _before_comma(body)), depth))
 
 
 def _ptr(body: str, depth: int) -> Ptr:
@@ -151,11 +159,10 @@ def _ptr(body: str, depth: int) -> Ptr:
 
 
 def _desc(body: str, depth: int) -> Desc:
-    body = _SIGNED.sub("i", body)
     block = _parse(body, depth) if body.startswith("tensor<") else _tensor(body, depth)
     if not isinstance(block, TensorType):
         raise TtirSyntaxError("a tensor descriptor describes a tensor")
-    return Desc(block)
+    return Desc(block, re.search(r"xui\d", body) is not None)
 
 
 def _before_comma(body: str) -> str:
@@ -488,6 +495,15 @@ def _plain(token: TtirToken) -> Attr:
     return Literal(text) if token.kind == "raw" else text.strip('"')
 
 
+def _operands(region: Region) -> Iterator[str]:
+    """Names of the values that the operations of a region take, and what they hold."""
+    for op in (op for block in region.blocks for op in block.ops):
+        yield from op.operands
+        yield from (name for successor in op.successors for name in successor.operands)
+        for inner in op.regions:
+            yield from _operands(inner)
+
+
 MAX_DEPTH = 48
 _CLOSER = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
@@ -528,7 +544,7 @@ class _Parser(Cursor):
             self.next()
         name = self.kind("symbol")
         self.expect("(")
-        first, start = self.arguments(), self.at
+        first = self.arguments()
         if self.accept("->"):
             self.types()
         if self.accept("attributes"):
@@ -536,8 +552,7 @@ class _Parser(Cursor):
         if not self.peek("{"):
             return None
         body = self.region(first)
-        used = {token.text for token in self.tokens[start : self.at] if token.kind == "value"}
-        return Func(name, public, first.args, first.types, body, used)
+        return Func(name, public, first.args, first.types, body, set(_operands(body)))
 
     def arguments(self) -> TtirBlock:
         """`%a: type, %b: type)`, as functions and blocks declare them."""

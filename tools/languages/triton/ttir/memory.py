@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from kerneltune.tools.languages.triton.ttir.ir import Array, OutOfBounds
+from kerneltune.tools.languages.triton.ttir.ir import Array, Misaligned, OutOfBounds
 
 SHIFT = 40
 
@@ -73,31 +73,21 @@ class MemoryRegion:
             self.views[dtype] = self.buffer[:whole].view(dtype)
         return self.views[dtype]
 
-    def index(self, address: Array, dtype: np.dtype[Any]) -> Array | None:
-        """Element indices into `view`, or None if an address is not a multiple of the element's size."""
-        offset = address - self.base
-        if dtype.itemsize == 1:
-            return offset
-        if int(np.bitwise_or.reduce(offset, axis=None)) & (dtype.itemsize - 1):
-            return None
-        return offset >> (dtype.itemsize.bit_length() - 1)
+    def index(self, address: Array, dtype: np.dtype[Any]) -> Array:
+        """Element indices into `view`. Raises Misaligned if an address is not a multiple of the element's size."""
+        offset, size = address - self.base, dtype.itemsize
+        if size > 1 and int(np.bitwise_or.reduce(offset, axis=None)) & (size - 1):
+            at = int(offset[offset & (size - 1) != 0].flat[0]) - self.lead
+            raise Misaligned(f"{size} bytes at byte offset {at} of argument {self.name!r}: no multiple of {size}")
+        return offset >> (size.bit_length() - 1)
 
     def read(self, address: Array, dtype: np.dtype[Any]) -> Array:
-        index = self.index(address, dtype)
-        if index is not None:
-            return self.view(dtype).take(index)
-        wide = (address - self.base)[..., None] + np.arange(dtype.itemsize)
-        return self.buffer[wide].view(dtype)[..., 0]
+        return self.view(dtype).take(self.index(address, dtype))
 
     def write(self, address: Array, raw: Array) -> None:
         if self.writes is not None:
             self.writes.append(((address - self.base).reshape(-1), raw.dtype.itemsize))
-        index = self.index(address, raw.dtype)
-        if index is not None:
-            self.view(raw.dtype)[index] = raw
-            return
-        wide = (address - self.base)[..., None] + np.arange(raw.dtype.itemsize)
-        self.buffer[wide] = np.ascontiguousarray(raw)[..., None].view(np.uint8)
+        self.view(raw.dtype)[self.index(address, raw.dtype)] = raw
 
 
 class AddressSpace:
@@ -148,6 +138,11 @@ class AddressSpace:
         at = int(bad.flat[0])
         element = f", element {at // size} of {nbytes // size}" if size > 1 else ""
         return OutOfBounds(f"{what} outside argument {region.name!r}: byte offset {at} of {nbytes}{element}")
+
+    def overwrote(self) -> bool:
+        """Whether an element was written more than once, where writes are kept."""
+        kept = [[at for at, _ in region.writes] for region in self.regions.values() if region.writes]
+        return any(bool((np.diff(np.sort(np.concatenate(offsets))) == 0).any()) for offsets in kept)
 
     def read(self, address: Array, dtype: np.dtype[Any]) -> Array:
         if region := self.single(address, dtype.itemsize):

@@ -148,13 +148,13 @@ def update(space: AddressSpace, kind: str, address: Array, value: Array, element
     """Applies all lanes when nobody asks for the old values: one unbuffered numpy call for the usual types."""
     dtype, ufunc = raw_dtype(element), UFUNCS.get(kind)
     region = space.single(address, dtype.itemsize)
-    if ufunc and region and dtype == stored_dtype(element) and not space.watched:
+    seen = space.watched or (region is not None and region.writes is not None)  # somebody looks at each write
+    if ufunc and region and dtype == stored_dtype(element) and not seen:
         if kind[0] == "u":
             dtype, value = np.dtype(f"u{dtype.itemsize}"), unsigned(value)
-        index = region.index(address, dtype)
-        if index is not None:
-            ufunc.at(region.view(dtype), index, value)
-            return
+        ufunc.at(region.view(dtype), region.index(address, dtype), value)
+        space.written = True
+        return
     exchange(space, _combiner(kind, element), address, value, element)
 
 
@@ -195,7 +195,9 @@ def rmw(frame: Frame, op: Op, args: list[Array]) -> Array:
     # every program and element counts once, even where all of them hold the same value
     full = [materialise(value, shape, frame.size) for value in args]
     active = full[2] if len(full) > 2 else np.ones(full[0].shape, np.bool_)
-    old = np.zeros(full[0].shape, stored_dtype(element))
+    old = np.array(
+        np.broadcast_to(poison(element).flat[0], full[0].shape)
+    )  # where nobody asks, Triton promises nothing
     if not active.any():
         return old
     address, value, space = full[0][active], full[1][active], frame.machine.space
@@ -222,9 +224,11 @@ def cas(frame: Frame, op: Op, args: list[Array]) -> Array:
     return decode(found, element).reshape(frame.size, *shape)
 
 
-def rmw_kind(kind: str, element: Type) -> str:
+def rmw_kind(kind: str, desc: Desc) -> str:
     """The rmw spelling of a descriptor reduction's kind."""
-    return "fadd" if kind == "add" and "f" in scalar_name(element) else kind
+    if desc.unsigned and kind in ("max", "min"):
+        return f"u{kind}"
+    return "fadd" if kind == "add" and "f" in scalar_name(desc.block.element) else kind
 
 
 MEMORY_OPS |= {"tt.atomic_rmw": rmw, "tt.atomic_cas": cas}
@@ -321,7 +325,7 @@ def reduce(frame: Frame, op: Op, args: list[Array]) -> None:
     parts = *place(desc, starts, kind), _block(value, op, kind)
     address, inside, value = (materialise(part, kind.block.shape, frame.size) for part in parts)
     if inside.any():
-        name = rmw_kind(op.words[0], kind.block.element)
+        name = rmw_kind(op.words[0], kind)
         update(frame.machine.space, name, address[inside], value[inside], kind.block.element)
 
 

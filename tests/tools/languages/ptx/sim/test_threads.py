@@ -11,8 +11,8 @@ import pytest
 from kerneltune.tools.languages.ptx import PtxError, parse
 from kerneltune.tools.languages.ptx.loader import PtxLaunch
 from kerneltune.tools.languages.ptx.sim.launch import run
-from kerneltune.tools.languages.ptx.sim.values import Deadlock, Misaligned, Race, Unsupported
-from kerneltune.tools.languages.triton.ttir.ir import AssertFailed, InterpreterError, OutOfBounds, StepLimit
+from kerneltune.tools.languages.ptx.sim.values import Deadlock, Race, Unsupported
+from kerneltune.tools.languages.triton.ttir.ir import AssertFailed, InterpreterError, Misaligned, OutOfBounds, StepLimit
 from tests.tools.languages.ptx.sim.threads import HEAD, Array, compute, pointer, start, u32
 
 NUMBERS = np.arange(64, dtype=np.uint32)
@@ -146,6 +146,36 @@ def test_atomics_take_turns_in_order_and_return_what_was_there() -> None:
     assert found.tolist() == list(range(0, 128, 2))
 
 
+@pytest.mark.parametrize("space", ["", ".global"])
+def test_atomics_of_several_blocks_take_turns_whether_or_not_their_state_space_is_said(space: str) -> None:
+    total, found = np.zeros(2, np.uint32), np.zeros(4, np.uint32)
+    body = f"""
+    .reg .b32 t, o; .reg .b64 q; .reg .pred p; mov.u32 t, %tid.x; red{space}.add.u32 [%p0], 1;
+    setp.ne.u32 p, t, 0; @p ret; atom{space}.add.u32 o, [%p0+4], 1; mov.u32 t, %ctaid.x; mad.wide.u32 q, t, 4, %p1;
+    st.global.b32 [q], o;
+    """
+    start(body, total, found, threads=32, grid=4)
+    assert (total.tolist(), found.tolist()) == ([128, 4], [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("load", ["ld.shared.b32 v, [s];", "mov.u64 q, s; cvta.shared.u64 q, q; ld.b32 v, [q];"])
+def test_blocks_that_read_one_address_of_their_shared_memory_find_their_own(load: str) -> None:
+    found = np.zeros(4, np.uint32)
+    body = f"""
+    .shared .b32 s; .reg .b32 t, v; .reg .b64 q; mov.u32 t, %ctaid.x; st.shared.b32 [s], t; bar.sync 0; {load}
+    mad.wide.u32 q, t, 4, %p0; st.global.b32 [q], v;
+    """
+    start(body, found, threads=32, grid=4)
+    assert found.tolist() == [0, 1, 2, 3]
+
+
+def test_threads_that_read_one_address_of_their_local_memory_find_their_own() -> None:
+    body = """
+    .local .b32 l; .reg .b64 x; st.local.b32 [l], a; mov.u64 x, l; cvta.local.u64 x, x; ld.b32 d, [x];
+    """
+    assert compute(body, NUMBERS).tolist() == NUMBERS.tolist()
+
+
 def test_atomics_of_other_kinds() -> None:
     memory = np.array([5, 5, 5, 5], np.uint32)
     floats = np.zeros(4, np.float32)
@@ -227,6 +257,12 @@ def test_threads_that_wait_at_different_barriers_wait_for_ever() -> None:
         compute(body, NUMBERS)
 
 
+def test_warps_that_take_the_number_of_their_barrier_from_a_register_wait_for_ever_at_different_ones() -> None:
+    with pytest.raises(Deadlock, match=r"32 of 64 threads .*the others wait at another barrier"):
+        compute("shr.u32 d, %t, 5; bar.sync d;", NUMBERS)
+    assert compute("shr.u32 d, %t, 6; bar.sync d;", NUMBERS).tolist() == [0] * 64
+
+
 def test_a_shuffle_that_names_lanes_which_never_come_is_a_deadlock() -> None:
     body = "setp.lt.u32 p, %t, 16; @p bra Low; bar.sync 0; bra out; Low: shfl.sync.bfly.b32 d, a, 1, 31, -1; out:"
     with pytest.raises(Deadlock, match=r"of 32 threads"):
@@ -237,6 +273,25 @@ def test_a_trap_that_is_reached_is_said_and_one_that_is_not_does_no_harm() -> No
     with pytest.raises(AssertFailed, match="trap, PTX line"):
         compute("setp.eq.u32 p, a, 3; @p trap; mov.b32 d, 1;", NUMBERS)
     assert compute("setp.eq.u32 p, a, 99; @p trap; mov.b32 d, 1;", NUMBERS).tolist() == [1] * 64
+
+
+@pytest.mark.parametrize(
+    ("called", "error", "words"),
+    [
+        ("__assertfail", AssertFailed, "an assertion of the kernel failed"),
+        ("helper", Unsupported, "calls of functions"),
+    ],
+)
+def test_a_call_says_what_becomes_of_the_values_that_it_is_given(
+    called: str, error: type[InterpreterError], words: str
+) -> None:
+    body = """
+    setp.ne.u32 p, a, {n}; @p bra past; {{ .param .b32 given; st.param.b32 [given+0], a; call.uni {called}, (given); }}
+    past: mov.b32 d, 1;
+    """
+    with pytest.raises(error, match=words):
+        compute(body.format(n=3, called=called), NUMBERS)
+    assert compute(body.format(n=99, called=called), NUMBERS).tolist() == [1] * 64
 
 
 def test_what_is_not_emulated_says_so_only_where_it_runs() -> None:

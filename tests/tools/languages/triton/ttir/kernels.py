@@ -293,6 +293,13 @@ def descriptor_reduce_gather(x, idx, y, z, M, N, BN: tl.constexpr, R: tl.constex
 
 
 @triton.jit
+def descriptor_extremes(x, low, high, M, N, BM: tl.constexpr, BN: tl.constexpr):
+    v = tl.make_tensor_descriptor(x, [M, N], [N, 1], [BM, BN]).load([0, 0])
+    tl.make_tensor_descriptor(low, [M, N], [N, 1], [BM, BN]).atomic_min([0, 0], v)
+    tl.make_tensor_descriptor(high, [M, N], [N, 1], [BM, BN]).atomic_max([0, 0], v)
+
+
+@triton.jit
 def sort_rows(x, y, B: tl.constexpr, DESC: tl.constexpr):
     o = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(y + o, tl.sort(tl.load(x + o), descending=DESC))
@@ -413,6 +420,15 @@ def triangular(x, y, n):
         if tl.load(x + i) > 0:
             s += tl.load(x + i) * i
     tl.store(y + pid, s)
+
+
+@triton.jit
+def running_total(x, y, n, B: tl.constexpr, KEPT: tl.constexpr):
+    o = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    for i in range(n):
+        total += tl.load(x + i * B + o)
+        tl.store(y + i * KEPT * B + o, total)
 
 
 @triton.jit

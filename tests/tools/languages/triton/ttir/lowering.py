@@ -20,6 +20,7 @@ POINTERS = {
     torch.bfloat16: "*bf16",
     torch.float64: "*fp64",
     torch.int32: "*i32",
+    torch.uint32: "*u32",
     torch.int64: "*i64",
     torch.int8: "*i8",
     torch.uint8: "*u8",

@@ -139,6 +139,15 @@ def test_descriptors_gather_scatter_and_reduce_rows() -> None:
     close(z[rows.long()], x[rows.long()])
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint32, torch.int64])
+def test_descriptors_of_integers_compare_them_with_the_sign_that_they_have(dtype: torch.dtype) -> None:
+    x, middle = (torch.tensor([row] * 8).to(dtype) for row in ([-1, 1, 9, -(2**31)] * 4, [7] * 16))
+    low, high = middle.clone(), middle.clone()
+    launch(kernels.descriptor_extremes, (1,), x=x, low=low, high=high, M=8, N=16, BM=8, BN=16)
+    pairs = [(min(a, 7), max(a, 7)) for a in x[0].tolist()]
+    assert list(zip(low[0].tolist(), high[0].tolist(), strict=True)) == pairs
+
+
 @pytest.mark.parametrize("descending", [False, True])
 def test_sort_orders_rows(descending: bool) -> None:
     x, y = torch.randn(6, 32), torch.empty(6, 32)

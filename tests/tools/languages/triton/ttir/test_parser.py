@@ -64,6 +64,23 @@ def test_operand_names_with_result_numbers_resolve() -> None:
     assert y.tolist() == [8, 0]
 
 
+def test_a_result_that_nothing_reads_is_not_among_the_values_that_are_used() -> None:
+    kernel = parse(lower(kernels.total, {"x": "*fp32", "y": "*fp32", "n": "i32"}, {"B": 64})).kernel
+    results = [name for op in kernel.body.blocks[0].ops for name in op.results if op.name == "tt.atomic_rmw"]
+    assert len(results) == 1
+    assert not kernel.used & set(results)
+    assert {"%x", "%y", "%n"} <= kernel.used
+    text = """tt.func public @f(%a: i32, %b: i1) {
+      cf.cond_br %b, ^one(%a : i32), ^two
+    ^one(%c: i32):
+      %d = arith.addi %c, %c : i32
+      tt.return
+    ^two:
+      tt.return
+    }"""
+    assert parse(text).kernel.used == {"%a", "%b", "%c"}
+
+
 def test_an_unknown_op_parses_and_is_unsupported_only_when_it_runs() -> None:
     body = (
         '    %0 = "my.op"(%a) <{mode = 3 : i32}> ({\n    ^bb0(%x: i32):\n      my.yield %x : i32\n    }) : (i32) -> i32'

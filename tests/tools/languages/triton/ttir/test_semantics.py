@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 import threading
+import time
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -13,11 +15,20 @@ import pytest
 import torch
 
 from kerneltune.tools.languages.triton.ttir.interpreter import run
-from kerneltune.tools.languages.triton.ttir.ir import AssertFailed, OutOfBounds, Scalar, StepLimit, UnsupportedOp, parse
-from kerneltune.tools.languages.triton.ttir.memory import Pointer
+from kerneltune.tools.languages.triton.ttir.ir import (
+    AssertFailed,
+    Misaligned,
+    OutOfBounds,
+    OutOfTime,
+    Scalar,
+    StepLimit,
+    UnsupportedOp,
+    parse,
+)
+from kerneltune.tools.languages.triton.ttir.memory import Argument, Pointer
 from kerneltune.tools.languages.triton.ttir.values import encode, fma_f64, round_bf16, round_tf32, round_to
 from tests.tools.languages.triton.ttir import kernels
-from tests.tools.languages.triton.ttir.lowering import launch, pointer
+from tests.tools.languages.triton.ttir.lowering import launch, lower, pointer
 
 
 def evaluate(body: str, kind: str, *values: int | float) -> Any:
@@ -312,6 +323,39 @@ def test_libdevice_functions_match_torch() -> None:
     torch.testing.assert_close(y.double(), wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "wanted"),
+    [
+        ("tgammaf", (-0.5,), math.gamma(-0.5)),
+        ("tgammaf", (5.5,), math.gamma(5.5)),
+        ("tgammaf", (-2.0,), math.nan),
+        ("sinpif", (1000000.5,), 1.0),
+        ("cospif", (3000001.0,), -1.0),
+        ("logbf", (0.0,), -math.inf),
+        ("logbf", (-10.0,), 3.0),
+        ("fdimf", (math.nan, 1.0), math.nan),
+        ("fdimf", (3.0, 1.0), 2.0),
+        ("remainderf", (5.0, math.inf), 5.0),
+        ("remainderf", (2.5, 1.0), math.remainder(2.5, 1.0)),
+        ("remainderf", (-3.5, 1.0), math.remainder(-3.5, 1.0)),
+        ("remainderf", (2.0**30 + 128, 7.0), math.remainder(2.0**30 + 128, 7.0)),
+    ],
+)
+def test_libdevice_functions_are_right_where_simple_formulas_are_not(
+    name: str, values: tuple[float, ...], wanted: float
+) -> None:
+    names, kinds = ", ".join(["%a", "%b"][: len(values)]), ", ".join(["f32"] * len(values))
+    found = evaluate(
+        f'%r = tt.extern_elementwise {names} {{symbol = "__nv_{name}"}} : ({kinds}) -> f32', "f32", *values
+    )
+    assert found == pytest.approx(wanted, rel=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize(("value", "wanted"), [(0.0, -(2**31)), (math.nan, -(2**31)), (math.inf, 2**31 - 1), (10.0, 3)])
+def test_the_whole_logarithm_of_what_has_none_is_an_extreme(value: float, wanted: int) -> None:
+    assert evaluate('%r = tt.extern_elementwise %a {symbol = "__nv_ilogbf"} : (f32) -> i32', "i32", value) == wanted
+
+
 def test_integer_kernels_match_torch() -> None:
     x = torch.randint(-(2**31), 2**31, (32,), dtype=torch.int32)
     y = torch.randint(1, 1000, (32,), dtype=torch.int32) * torch.tensor([1, -1], dtype=torch.int32).repeat(16)
@@ -371,12 +415,14 @@ def test_pointers_into_one_buffer_alias() -> None:
     assert x[0] == 16
 
 
-def test_misaligned_pointers_read_and_write_bytes() -> None:
+@pytest.mark.parametrize(("source", "target", "words"), [(1, 0, "1 of argument 'a'"), (4, 2, "2 of argument 'b'")])
+def test_an_address_that_is_no_multiple_of_the_element_is_misaligned(source: int, target: int, words: str) -> None:
     raw = np.arange(16, dtype=np.uint8)
     text = "tt.func public @f(%a: !tt.ptr<i32>, %b: !tt.ptr<i32>) {\n%v = tt.load %a : !tt.ptr<i32>\n"
     text += "tt.store %b, %v : !tt.ptr<i32>\ntt.return\n}"
-    run(parse(text), (1, 1, 1), [Pointer(raw, 1, "a"), Pointer(raw, 9, "b")])
-    assert raw[8:14].tolist() == [8, 1, 2, 3, 4, 13]
+    with pytest.raises(Misaligned, match=f"4 bytes at byte offset {words}: no multiple of 4"):
+        run(parse(text), (1, 1, 1), [Pointer(raw[:8], source, "a"), Pointer(raw[8:], target, "b")])
+    assert raw.tolist() == list(range(16))
 
 
 def test_addresses_read_from_memory_are_not_checkable() -> None:
@@ -392,6 +438,19 @@ def test_atomic_adds_of_all_programs_arrive() -> None:
     x, y = torch.randn(1000), torch.zeros(1)
     launch(kernels.total, (8,), x=x, y=y, n=1000, B=128)
     torch.testing.assert_close(y, x.sum()[None], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "name", "one"), [("f32", "fadd", "1.0"), ("i32", "add", "1")])
+def test_a_lane_whose_atomic_is_masked_off_is_told_nothing_that_it_could_count_on(
+    kind: str, name: str, one: str
+) -> None:
+    body = f"""
+    %m = arith.constant false
+    %v = arith.constant {one} : {kind}
+    %r = tt.atomic_rmw {name}, acq_rel, gpu, %out, %v, %m : (!tt.ptr<{kind}>, {kind}, i1) -> {kind}
+    """
+    found = evaluate(body, kind)
+    assert math.isnan(found) if kind == "f32" else found not in (0, 1)
 
 
 def test_every_kind_of_integer_atomic_combines_colliding_lanes() -> None:
@@ -514,6 +573,21 @@ def test_prints_and_barriers_are_ignored_and_failed_assertions_are_errors() -> N
     assert x.tolist() == list(range(1, 33))
     with pytest.raises(AssertFailed, match="too big"):
         launch(kernels.side_effects, (1,), x=x + 100, B=32)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_program_may_be_stopped_before_its_end_unless_it_writes_over_what_it_wrote(kept: int) -> None:
+    steps = 2000
+    text = lower(kernels.running_total, {"x": "*fp32", "y": "*fp32", "n": "i32"}, {"B": 16, "KEPT": kept})
+    x, y = torch.ones(steps * 16), torch.zeros(steps * 16)
+    args: list[Argument] = [pointer("x", x), replace(pointer("y", y), writes=[]), steps]
+    try:
+        run(parse(text), (1, 1, 1), args, until_s=time.process_time() + 0.05)
+        ended = True
+    except OutOfTime:
+        ended = False
+    assert ended == (not kept)
+    assert y[0] == (1 if kept else steps)
 
 
 def test_a_run_can_be_limited_to_some_programs() -> None:
