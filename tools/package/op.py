@@ -18,6 +18,7 @@ import os
 import sys
 import types
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -104,7 +105,7 @@ def _module(name: str, source: str, constants: Mapping[str, Any] | None = None) 
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     module = types.ModuleType(f"{__name__}.{name}")
     sys.modules[module.__name__] = module  # where dataclasses look
-    if "PtxKernel" in globals():
+    if "PackagedPtx" in globals():
         vars(module)["__builtins__"] = vars(builtins) | {"__import__": _imported}
     tree = ast.parse(source, file)
     for node in tree.body if constants else ():
@@ -120,7 +121,7 @@ def _module(name: str, source: str, constants: Mapping[str, Any] | None = None) 
 def _imported(name: str, *rest: Any) -> Any:
     """As `import` does, but that PTX is launched by what is in this file."""
     if name.partition(".")[0] in ("kerneltune", "tools"):
-        return types.SimpleNamespace(PtxKernel=globals()["PtxKernel"])
+        return types.SimpleNamespace(PtxKernel=globals()["PackagedPtx"])
     return __import__(name, *rest)
 
 
@@ -143,9 +144,23 @@ def _reference(number: int) -> Any:
     return _module(f"reference{number + 1 or ''}", KERNELS[kernel].reference, constants)
 
 
+@contextlib.contextmanager
+def _own_random(device: torch.device, seed: int | None = None) -> Iterator[None]:
+    """Leave no trace in the caller's random numbers. Asks no GPU that is not meant: left to itself, fork_rng starts all
+    of them, and a process that forks afterwards has none."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)
+            if devices:
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
+        yield
+
+
 def _made(made_by: Callable[..., nn.Module], arguments: Sequence[Any], device: Any) -> nn.Module:
     """A module on a device, made without a trace in the caller's random numbers."""
-    with torch.random.fork_rng(), torch.device(device):
+    with _own_random(torch.device(device)), torch.device(device):
         return made_by(*copy.deepcopy(arguments)).to(device).eval().requires_grad_(requires_grad=False)
 
 
@@ -179,6 +194,49 @@ def _specs(tree: Any) -> list[Spec]:
 
 def _tensors(tree: Any) -> list[Tensor]:
     return [tree] if type(tree) is Tensor else [leaf for leaf in _leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _in_order(tree: Any, value: Any) -> list[Tensor]:
+    """The tensors of a value in the order of a tree, whose keys it may have in another one."""
+    if isinstance(tree, dict) and isinstance(value, dict) and value.keys() == tree.keys():
+        return [tensor for key, part in tree.items() for tensor in _in_order(part, value[key])]
+    is_row = isinstance(tree, list | tuple) and not isinstance(tree, Spec) and isinstance(value, list | tuple)
+    if is_row and len(value) == len(tree):
+        return [tensor for part, its in zip(tree, value, strict=True) for tensor in _in_order(part, its)]
+    return _tensors(value)
+
+
+def _form(tree: Any) -> Any:
+    """A tree without its tensors: types, keys and other values."""
+    if isinstance(tree, dict):
+        return type(tree).__name__, {key: _form(part) for key, part in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree).__name__, [_form(part) for part in tree]
+    return Tensor if isinstance(tree, Tensor) else tree
+
+
+def _first(tensors: Sequence[Tensor], state: Sequence[Tensor]) -> Tensor:
+    """One that is on the device of all; an op may read parameters alone."""
+    return (tensors or state)[0]
+
+
+def _kinds(tree: Any) -> Any:
+    """The types in a tree, where they are more than tuples, lists and dicts: a named tuple, what torch.max returns."""
+    if isinstance(tree, Tensor) or not isinstance(tree, list | tuple | dict):
+        return None
+    parts = {key: _kinds(part) for key, part in (tree.items() if isinstance(tree, dict) else enumerate(tree))}
+    return None if type(tree) in (list, tuple, dict) and not any(parts.values()) else (type(tree), parts)
+
+
+def _of_kinds(tree: Any, kinds: Any) -> Any:
+    """The tree with those types, which it may have already."""
+    if kinds is None or type(tree) is kinds[0] not in (list, tuple, dict):
+        return tree
+    kind, parts = kinds
+    if isinstance(tree, dict):
+        return kind({key: _of_kinds(part, parts[key]) for key, part in tree.items()})
+    row = [_of_kinds(part, parts[at]) for at, part in enumerate(tree)]
+    return kind(*row) if hasattr(kind, "_fields") else kind(row)
 
 
 def _filled(tree: Any, tensors: Iterator[Tensor]) -> Any:
@@ -228,6 +286,8 @@ def _fits(spec: Any, value: Any, lead: Sequence[tuple[int, int]], extra: int) ->
 
 
 def _tensor_fits(spec: Spec, value: Tensor, lead: Sequence[tuple[int, int]], extra: int) -> bool:
+    if not torch.compiler.is_compiling() and not _is_laid_out(value):
+        return False
     if value.dtype != spec.dtype or value.dim() != len(spec.shape) + extra:
         return False
     if not (value.is_contiguous() if spec.stride is None else value.stride() == spec.stride):
@@ -238,6 +298,11 @@ def _tensor_fits(spec: Spec, value: Tensor, lead: Sequence[tuple[int, int]], ext
         if not low <= shape[axis] <= high:
             return False
     return True
+
+
+def _is_laid_out(tensor: Tensor) -> bool:
+    """Whether the elements lie in memory, each where the strides say and as it is."""
+    return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_neg() or tensor.is_conj())
 
 
 def _extent(tensor: Tensor) -> int:
@@ -268,25 +333,63 @@ def _kept_promise(tensor: Tensor, spec: Spec) -> Tensor:
 
 def _extra(entry: Entry, value: Any) -> int:
     """Leading dimensions more than were verified, which can be folded."""
-    pairs = zip(_leaves(entry.inputs), _leaves(value), strict=False) if KERNELS[entry.kernel].folds else ()
-    found = [t.dim() - len(s.shape) for s, t in pairs if isinstance(s, Spec) and None in s.shape and hasattr(t, "dim")]
+    pairs = zip(_specs(entry.inputs), _in_order(entry.inputs, value), strict=False)
+    found = [t.dim() - len(s.shape) for s, t in pairs if None in s.shape] if KERNELS[entry.kernel].folds else ()
     return max(found[0], 0) if found else 0
 
 
 # The kernel, with the parameters of one module ------------------------------------------------------------------------
 
 
+def _holds_more(model: nn.Module, paths: Mapping[str, str]) -> bool:
+    """Whether a ModelNew has more than the state that it is given: what its constructor computed or packed, or another
+    name for a part of it."""
+    own, usual = model.state_dict(), vars(nn.Module()).keys()
+    if set(own) != set(paths.values()) or any(name not in own for name, _ in model.named_buffers()):
+        return True
+    others = (value for part in model.modules() for name, value in vars(part).items() if name not in usual)
+    return any(isinstance(leaf, Tensor) for value in others for leaf in _leaves(value))
+
+
+@functools.cache
+def _reads_its_state(number: int, device: torch.device) -> bool:
+    """Whether the kernel of an entry computes with the parameters that it is given, and not with what its constructor
+    made of others. Tried where it holds more than they are, with some that no constructor has seen."""
+    entry = VERIFIED[number]
+    if not entry.state:
+        return True
+    model = _made(_reference(number).Model, entry.init, device)
+    with _own_random(device, 2), torch.no_grad():
+        held = [_held(model, key) for key in entry.state]
+        state = [t * (0.5 + torch.rand_like(t)) if t.dtype in _HAS_GRADIENT else t for t in held]
+        bound = _Bound(entry, state, device)
+        if not bound.holds_more:
+            return True
+        bound.give(state)
+        drawn = _drawn(number, device)
+        inputs = _FILL_INPUTS[number](_tensors(drawn))
+        bound.forward(*inputs)  # which may choose among configs
+        found = _answers(bound.forward(*inputs), number)
+        wanted = torch.func.functional_call(model, dict(zip(entry.state, state, strict=True)), tuple(drawn))
+    _drawn.cache_clear()
+    return _off(found, _in_order(entry.outputs, wanted), TOLERANCE) <= 1
+
+
 class _Bound:
     """A ModelNew whose parameters are a module's. `seen`: the versions of those that host code may have kept something
-    of; None where it keeps nothing. `given`: those that it reads."""
+    of; None where it keeps nothing. `given`: those that it reads. `begins_otherwise`: whether its first call may leave
+    other memory than the next one, as it chooses among configs or keeps something."""
 
     def __init__(self, entry: Entry, state: Sequence[Tensor], device: torch.device) -> None:
         keeps = KERNELS[entry.kernel].keeps
         module = _new_kernel(entry.kernel) if keeps else _kernels[entry.kernel]
         model = _made(module.ModelNew, entry.init, device)
         paths = _paired(dict(model.state_dict(keep_vars=True)), entry.state)
-        self.forward, self.seen = model.forward, _versions(state) if keeps else None
+        self.forward, self.seen = _on(device, model.forward), _versions(state) if keeps else None
         self.given: Sequence[Tensor] = ()
+        self.holds_more = _holds_more(model, paths)
+        chooses = any(word in KERNELS[entry.kernel].source for word in ("autotune", "configs"))
+        self.begins_otherwise = chooses or keeps or self.holds_more
         self._slots = [_slot(model, paths[key]) if key in paths else ({}, "", {}) for key in entry.state]
         if keeps:
             self._slots = [(held, leaf, {}) for held, leaf, _ in self._slots]
@@ -299,6 +402,20 @@ class _Bound:
         for (held, leaf, also), tensor in zip(self._slots, state, strict=True):
             held[leaf] = also[leaf] = tensor
         self.given = state
+
+
+def _on(device: torch.device, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward that launches on the GPU of its tensors: a kernel goes to the current one, unlike torch's operators."""
+    if device.type != "cuda" or torch.cuda.device_count() == 1:
+        return forward
+
+    def there(*args: Any) -> Any:
+        if torch.cuda.current_device() == device.index:
+            return forward(*args)
+        with torch.cuda.device(device):
+            return forward(*args)
+
+    return there
 
 
 def _slot(model: nn.Module, path: str) -> tuple[dict[str, Any], str, dict[str, Any]]:
@@ -315,7 +432,7 @@ def _versions(state: Sequence[Tensor]) -> list[tuple[int, int, int]]:
 class _Place:
     """A module whose forward is replaced. `paths`: the reference's names for its state, and the module's; `entries`:
     those whose reference was shown to be this module's; `original`: a forward that only this instance has;
-    `eval_only`: whether the module does something else in training."""
+    `eval_only`: whether the module does something else in training; `kinds`: the types of what it returns."""
 
     def __init__(
         self,
@@ -325,8 +442,9 @@ class _Place:
         parameters: Mapping[str, Any] = PARAMETERS,
         *,
         eval_only: bool = False,
+        kinds: Any = None,
     ) -> None:
-        self.paths, self.original, self.eval_only = paths, original, eval_only
+        self.paths, self.original, self.eval_only, self.kinds = paths, original, eval_only, kinds
         self.entries = tuple(number for number in entries if not VERIFIED[number].backward)
         # with the names of what a kernel for gradients has them for: not of buffers
         self.backwards = {number: _parameters_of(number) for number in entries if VERIFIED[number].backward}
@@ -341,36 +459,57 @@ class _Place:
         self.known: dict[int, list[_Known]] = {}  # by the elements of the first tensor
         self.state: tuple[Tensor, ...] = ()  # of the last call, and where the module has it: name, tensor and address
         self.held: list[tuple[dict[str, Any], str, Tensor, int]] = []
-        self.bound: dict[int, _Bound] = {}
-        self.number = len(_places)
-        _places.append(self)
+        self.bound: dict[tuple[int, torch.device], _Bound] = {}
+        # what has run: entry, device and shapes; and entries whose host code keeps what it returns, for its next call
+        self.tried: set[tuple[Any, ...]] = set()
+        self.holding: set[int] = set()
+        self.number = next(_numbers)
+        _places[self.number] = self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Place":
         entries = (*self.entries, *self.backwards)
-        return _Place(self.paths, entries, self.original, self.parameters, eval_only=self.eval_only)
+        original = copy.deepcopy(self.original, memo)  # a method of the module that is copied
+        return _Place(self.paths, entries, original, self.parameters, eval_only=self.eval_only, kinds=self.kinds)
 
     def remember(self, args: tuple[Tensor, ...], known: "_Known") -> None:
         """Know the next call like this one."""
         if len(self.known) >= 1000:
             self.known.clear()
-        kind, is_direct = args[0].device.type, known.backward is None
+        device, is_direct = args[0].device, known.backward is None
         like = _Likeness(*args, *self.state, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         its = known._replace(
             is_like=like.check,
             grad=torch.is_grad_enabled(),
-            autocast=torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None,
-            bound=self.bound[known.number] if is_direct and known.number in known.plain else None,
+            autocast=torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None,
+            bound=self.bound[known.number, device] if is_direct and known.number in known.plain else None,
         )
         self.known[args[0].numel()] = [*self.known.get(args[0].numel(), [])[-15:], its]
 
     def run(self, number: int, tensors: Sequence[Tensor], state: Sequence[Tensor]) -> Any:
         """What the kernel of an entry returns."""
-        bound = self.bound.get(number)
+        device = _first(tensors, state).device
+        bound = self.bound.get((number, device))
         if bound is None or (bound.seen is not None and bound.seen != _versions(state)):
-            bound = self.bound[number] = _Bound(VERIFIED[number], state, tensors[0].device)
+            bound = self.bound[number, device] = _Bound(VERIFIED[number], state, device)
         if bound.given is not state:
             bound.give(state)
-        return bound.forward(*_FILL_INPUTS[number](tensors))
+        inputs = _FILL_INPUTS[number](tensors)
+        found = bound.forward(*inputs)
+        if not bound.begins_otherwise:
+            return found
+        like = (number, device, *[t.shape for t in tensors])
+        if like in self.tried or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+            return found
+        # once more: host code that chose among configs has run each of them on the memory of the first answer
+        first, found = found, bound.forward(*inputs)
+        if len(self.tried) >= 1000:
+            self.tried.clear()
+        self.tried.add(like)
+        if not {t.untyped_storage()._cdata for t in _tensors(first)}.isdisjoint(
+            [t.untyped_storage()._cdata for t in _tensors(found)]
+        ):
+            self.holding.add(number)
+        return found
 
     def answer(
         self, number: int, tensors: Sequence[Tensor], state: Sequence[Tensor], plain: set[int]
@@ -384,24 +523,45 @@ class _Place:
         if number in plain:
             return _distinct(row, number)
         answers = [*_distinct(_answers(found, number), number)]
-        taken = {t.untyped_storage().data_ptr() for t in (*tensors, *state)}
+        taken = {
+            t.untyped_storage().data_ptr() for t in (*tensors, *state, *(answers if number in self.holding else ()))
+        }
         for index, answer in enumerate(answers):
             if answer.untyped_storage().data_ptr() in taken:
                 answers[index] = answer.clone()
             taken.add(answers[index].untyped_storage().data_ptr())
         is_row = isinstance(row, list | tuple) and len(row) == len(_OUTPUTS[number])
-        if is_row and self.bound[number].seen is None and all(map(operator.is_, _distinct(row, number), answers)):
+        if (
+            is_row
+            and self.bound[number, _first(tensors, state).device].seen is None
+            and all(map(operator.is_, _distinct(row, number), answers))
+        ):
             plain.add(number)
         return answers
 
 
-_places: list[_Place] = []
+_numbers = itertools.count()
+# a compiled graph has the number alone; whoever drops a model has its parameters freed
+_places: weakref.WeakValueDictionary[int, _Place] = weakref.WeakValueDictionary()
+
+
+def _place_at(number: int) -> _Place:
+    """The place of that number; for a graph that outlived its module or is of another process, one of no module."""
+    return _places.get(number) or _elsewhere()
+
+
+@functools.cache
+def _elsewhere() -> _Place:
+    return _Place({}, range(len(VERIFIED)))
+
+
 _kernels = [_new_kernel(number) for number in range(len(KERNELS))]
 
 
 def _answers(found: Any, number: int) -> list[Tensor]:
     """The tensors of an answer, each with the strides that the reference's has."""
-    return [_laid_out(t, spec) for t, spec in zip(_tensors(found), _OUTPUTS[number], strict=True)]
+    tensors = _in_order(VERIFIED[number].outputs, found)
+    return [_laid_out(t, spec) for t, spec in zip(tensors, _OUTPUTS[number], strict=True)]
 
 
 def _laid_out(tensor: Tensor, spec: Spec) -> Tensor:
@@ -418,14 +578,17 @@ def _laid_out(tensor: Tensor, spec: Spec) -> Tensor:
 def _opaque(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) -> list[Tensor]:
     """The kernel, for one entry of VERIFIED. Autograd and compiled code may give it tensors that begin anywhere, with
     nothing behind them."""
-    return [*_places[place].answer(entry, _kept_promises(tensors, entry), state, set())]
+    if not _reads_its_state(entry, _first(tensors, state).device):
+        raise RuntimeError(f"{NAME}: {_REASONS['constructor']}")
+    given = _kept_promises(tensors, _INPUTS[entry])
+    held = _kept_promises(state, [*VERIFIED[entry].state.values()])
+    return [*_place_at(place).answer(entry, given, held, set())]
 
 
-def _kept_promises(tensors: list[Tensor], number: int) -> list[Tensor]:
+def _kept_promises(tensors: list[Tensor], specs: Sequence[Spec]) -> list[Tensor]:
     if not _has_contract and not any([t.data_ptr() % 16 for t in tensors]):
         return tensors
-    pairs = zip(tensors, _INPUTS[number], strict=True)
-    return [_kept_promise(t, spec) if _broken(t, spec) else t for t, spec in pairs]
+    return [_kept_promise(t, spec) if _broken(t, spec) else t for t, spec in zip(tensors, specs, strict=True)]
 
 
 def _sized_outputs(tensors: Sequence[Tensor], entry: int) -> list[tuple[Spec, list[int]]]:
@@ -436,19 +599,19 @@ def _sized_outputs(tensors: Sequence[Tensor], entry: int) -> list[tuple[Spec, li
 
 def _shapes(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) -> list[Tensor]:
     """The outputs without their data."""
-    made = []
+    made, like = [], _first(tensors, state)
     for spec, shape in _distinct(_sized_outputs(tensors, entry), entry):
         if spec.stride is None:
-            made.append(tensors[0].new_empty(shape, dtype=spec.dtype))
+            made.append(like.new_empty(shape, dtype=spec.dtype))
         else:
-            made.append(tensors[0].new_empty_strided(shape, spec.stride, dtype=spec.dtype))
+            made.append(like.new_empty_strided(shape, spec.stride, dtype=spec.dtype))
     return made
 
 
 def _in_sight(tensors: list[Tensor], state: list[Tensor], entry: int, place: int) -> list[Tensor]:
     """The kernel, for a compiler that looks into its host code. What that traces is not counted as a call."""
-    if not _is_foreign(tensors[0]):
-        _places[place].calls[_COUNTED[entry]] += 1
+    if not _is_foreign(_first(tensors, state)):
+        _place_at(place).calls[_COUNTED[entry]] += 1
     its, (model, paths) = VERIFIED[entry], _seen[entry]
     given = {paths[key]: tensor for key, tensor in zip(its.state, state, strict=True) if key in paths}
     found = torch.func.functional_call(model, given, tuple(_filled(its.inputs, iter(tensors))))
@@ -540,8 +703,7 @@ def _traceable(numbers: Sequence[int]) -> dict[int, tuple[nn.Module, dict[str, s
         except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError):  # it reads values, or asks a GPU
             return {}
         own = dict(model.state_dict(keep_vars=True))
-        paths = _paired(own, entry.state)
-        if set(own) != set(paths.values()) or any(name not in own for name, _ in model.named_buffers()):
+        if _holds_more(model, paths := _paired(own, entry.state)):
             return {}
         memory = [t.untyped_storage()._cdata for t in (*given, *own.values(), *answers)]
         if len(set(memory)) < len(memory):
@@ -565,12 +727,12 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
     """Of the tensors and of the state, by the kernel that was verified for it."""
-    saved, place = _saved(ctx), _places[ctx.place]
+    saved, place = _saved(ctx), _place_at(ctx.place)
     tensors, state = _as_verified(saved[: ctx.count], saved[ctx.count :], ctx.entry)
     number = _backward_of(place, ctx.entry, tensors, state)
     assert number is not None  # the forward has asked
     pairs = zip(gradients, _sized_outputs(tensors, ctx.entry), strict=True)
-    all_given = [tensors[0].new_zeros(shape, dtype=s.dtype) if g is None else g for g, (s, shape) in pairs]
+    all_given = [_first(tensors, state).new_zeros(shape, dtype=s.dtype) if g is None else g for g, (s, shape) in pairs]
     answers = _backward([*tensors, *_asked(all_given, ctx.entry)], [*state], number, place.number)
     found = [None if at is None else answers[at] for at in _answers_for(ctx.entry, number)]
     return found[: ctx.count], found[ctx.count :], None, None
@@ -655,7 +817,7 @@ def _eager_gradients(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
     if torch.compiler.is_compiling() or _is_watched():
         answers = _backward(given, [*state], number, place.number)
     else:
-        answers = place.answer(number, _kept_promises(given, number), state, known.plain)
+        answers = place.answer(number, _kept_promises(given, _INPUTS[number]), state, known.plain)
     found: list[Any] = [None if at is None else answers[at] for at in _answers_for(known.number, number)]
     for at, its in enumerate(known.batched):
         if its and found[at] is not None:
@@ -730,10 +892,11 @@ _REASONS = {
     "device": f"the kernel was verified for {ARCH}, and the tensors are elsewhere",
     "alignment": f"a tensor's address is not a multiple of {_ALIGNMENTS} bytes",
     "slack": "the kernel may read behind the end of a tensor, and its storage ends before that",
-    "transform": "a transform of torch.func, such as vmap, sees each operator",
+    "transform": "a transform of torch.func, a derivative in forward mode or torch.jit.trace sees each operator",
     "subclass": "a tensor is of a subclass of torch.Tensor",
     "backward": "gradients of these shapes, or of what is a buffer of the reference, were not verified",
     "autocast": "autocast changes the dtypes of what the reference returns",
+    "constructor": "the kernel's constructor makes something of its parameters, and has made it of others",
     "training": "the module does something else in training",
 }
 _warned: set[str] = set()
@@ -795,7 +958,7 @@ def _match(place: _Place, inputs: Sequence[Any], state: Sequence[Tensor]) -> tup
         entry = VERIFIED[number]
         extra = _extra(entry, inputs)
         if _fits(entry.inputs, inputs, entry.lead, extra) and _fits(list(entry.state.values()), state, (), 0):
-            pairs = zip(_INPUTS[number], _tensors(inputs), strict=True)
+            pairs = zip(_INPUTS[number], _in_order(entry.inputs, inputs), strict=True)
             leads = [t.shape[: extra + s.shape.count(None)] for s, t in pairs if None in s.shape]
             if all([lead == leads[0] for lead in leads]):  # the reference would broadcast one over another, or raise
                 return number, extra
@@ -830,7 +993,7 @@ def _why_not(
     number: int,
 ) -> str:
     """Why the kernel cannot run for tensors whose shapes were verified; "" where it can."""
-    device = tensors[0].device
+    device = tensors[0].device if tensors else torch.device("meta")  # nothing says where
     if place.eval_only and module.training:
         return "training"
     if not _runs_on(device) or any([t.device != device for t in tensors]):
@@ -841,6 +1004,8 @@ def _why_not(
         for tensor, spec in zip(tensors, (*_INPUTS[number], *VERIFIED[number].state.values()), strict=True):
             if not _is_foreign(tensor) and (broken := _broken(tensor, spec)):
                 return broken
+        if not any(map(_is_foreign, tensors)) and not _reads_its_state(number, device):
+            return "constructor"
     if torch.is_autocast_enabled(device.type):
         answered = [t.dtype for t in _tensors(_original(place, module)(*args, **kwargs))]
         if answered != [spec.dtype for spec in _OUTPUTS[number]]:
@@ -877,16 +1042,20 @@ def _call_anew(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: 
     if (found := _match(place, inputs, state)) is None:
         return _by_reference(place, module, args, kwargs, "shapes")
     number, extra = found
-    entry, tensors = VERIFIED[number], _tensors(inputs)
+    entry, tensors = VERIFIED[number], _in_order(VERIFIED[number].inputs, inputs)
     if why := _why_not(place, module, args, kwargs, (*tensors, *state), number):
         return _by_reference(place, module, args, kwargs, why)
-    needs_gradients = torch.is_grad_enabled() and any([t.requires_grad for t in (*tensors, *state)])
+    has_gradients = any([spec.dtype.is_floating_point or spec.dtype.is_complex for spec in _OUTPUTS[number]])
+    is_asked = torch.is_grad_enabled() and any([t.requires_grad for t in (*tensors, *state)])
+    needs_gradients = has_gradients and is_asked
     if needs_gradients and not _backwards:
         raise RuntimeError(_NO_BACKWARD)
     batched = [extra > 0 and None in spec.shape for spec in _INPUTS[number]]
     lead = tuple(tensors[batched.index(True)].shape[: extra + 1]) if extra else ()
     folded = [t.flatten(0, extra) if its else t for t, its in zip(tensors, batched, strict=True)]
     backward = _backward_of(place, number, folded, state) if needs_gradients else None
+    if backward is not None and not torch.compiler.is_compiling() and not any(map(_is_foreign, (*tensors, *state))):
+        backward = backward if _reads_its_state(backward, _first(tensors, state).device) else None
     if needs_gradients and backward is None:
         return _by_reference(place, module, args, kwargs, "backward")
     if torch.compiler.is_compiling() or _is_watched() or any([_is_foreign(t) for t in (*tensors, *state)]):
@@ -898,7 +1067,7 @@ def _call_anew(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: 
     place.state = tuple(state)
     place.held = [(*slot, t, t.data_ptr()) for slot, t in zip(slots, state, strict=True)]
     answer = _answered(place, known, tensors)
-    is_plain = not kwargs and len(args) == len(tensors) and all(isinstance(a, Tensor) for a in args)
+    is_plain = args and not kwargs and len(args) == len(tensors) and all(isinstance(a, Tensor) for a in args)
     if is_plain and _Likeness is not None and _known(place, module, args) is None:
         place.remember(args, known)
     return answer
@@ -910,6 +1079,10 @@ _Likeness: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 # The same memory with other sizes, as Inductor's code takes it: in half of a view's time, and it is none, so that
 # autograd lets the answers of our function be changed in place.
 _reinterpreted: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", torch.as_strided)
+
+
+_forward_mode: Any = torch.autograd.forward_ad
+_jit: Any = torch.jit
 
 
 def _laid(tensors: Sequence[Tensor]) -> tuple[list[torch.Size], list[tuple[int, ...]]]:
@@ -957,7 +1130,11 @@ def _known(place: _Place, module: nn.Module, args: tuple[Any, ...]) -> _Known | 
     for held, leaf, tensor, address in place.held:
         if held.get(leaf) is not tensor or tensor.data_ptr() != address:
             return None
-    if (place.eval_only and module.training) or torch._C._len_torch_dispatch_stack():
+    if (
+        (place.eval_only and module.training)
+        or torch._C._len_torch_dispatch_stack()
+        or _forward_mode._current_level >= 0
+    ):
         return None
     try:
         for known in place.known.get(args[0].numel(), ()):
@@ -986,8 +1163,10 @@ def _is_watched() -> bool:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_transformed() -> bool:
     """Whether a transform of torch.func has the tensors, which then have no addresses. vmap has no rule for our
-    operator, and one that called the kernel for each element of the batch could be slower than the reference."""
-    return torch._C._functorch.maybe_current_level() is not None
+    operator, and one that called the kernel for each element of the batch could be slower than the reference. Or
+    whether torch follows operators to a derivative in forward mode or to a graph: launches would be missing there."""
+    in_forward_mode = _forward_mode._current_level >= 0
+    return torch._C._functorch.maybe_current_level() is not None or in_forward_mode or _jit.is_tracing()
 
 
 def _held(module: nn.Module, path: str) -> Tensor:
@@ -1004,7 +1183,9 @@ def _by_reference(place: _Place, module: nn.Module, args: tuple[Any, ...], kwarg
 
 
 def _patched(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    return _call(getattr(self, _ATTRIBUTE), self, args, kwargs)
+    place = getattr(self, _ATTRIBUTE)
+    found = _call(place, self, args, kwargs)
+    return found if place.kinds is None else _of_kinds(found, place.kinds)
 
 
 # What a person calls --------------------------------------------------------------------------------------------------
@@ -1022,7 +1203,10 @@ def patch(model: nn.Module, pattern: str = "") -> dict[str, Counter[str]]:
     if not fitting:
         top = ", ".join(dict.fromkeys(name.partition(".")[0] for name in named if name)) or "nothing"
         raise ValueError(f"no module is called {pattern!r}; at the top of the model there is {top}")
-    places = {name: _place_of(named[name], name or type(model).__name__) for name in fitting}
+    try:
+        places = {name: _place_of(named[name], name or type(model).__name__) for name in fitting}
+    finally:
+        _drawn.cache_clear()  # of which nobody else has use
     for name, place in places.items():
         _stand_in(named[name], place)
     return {name: place.calls for name, place in places.items()}
@@ -1047,9 +1231,11 @@ def calls(model: nn.Module) -> dict[str, Counter[str]]:
 
 
 def ModelNew(*arguments: Any, **named: Any) -> nn.Module:  # noqa: N802 - as the kernel calls its own
-    """The reference's Model with the kernel standing in. The arguments are those of its constructor."""
+    """The reference's Model with the kernel standing in. The arguments are those of its constructor. Raises ValueError
+    where with these it computes something else than was verified."""
     model: nn.Module = _reference(-1).Model(*arguments, **named)
-    _stand_in(model, _place_of(model, "Model", is_own=True))
+    _stand_in(model, _place_of(model, "Model", is_own=not named, made_with=arguments))
+    _drawn.cache_clear()
     return model
 
 
@@ -1066,7 +1252,9 @@ def _name_fits(name: Sequence[str], wanted: Sequence[str]) -> bool:
 
 def _function(*args: Any, **kwargs: Any) -> Any:
     """The function that the task calls, with the kernel standing in for it."""
-    return _call(_place_of_function(), _no_module, args, kwargs)
+    place = _place_of_function()
+    found = _call(place, _no_module, args, kwargs)
+    return found if place.kinds is None else _of_kinds(found, place.kinds)
 
 
 _no_module = nn.Module()
@@ -1074,22 +1262,25 @@ _no_module = nn.Module()
 
 @functools.cache
 def _place_of_function() -> _Place:
-    its = _place_of(_reference(-1).Model(*VERIFIED[0].init), CALLED, is_own=True)
-    return _Place({}, (*its.entries, *its.backwards), getattr(_reference(-1), CALLED), CALLED_WITH)
+    its = _place_of(_reference(-1).Model(*VERIFIED[0].init), CALLED, is_own=True, made_with=VERIFIED[0].init)
+    _drawn.cache_clear()
+    return _Place({}, (*its.entries, *its.backwards), getattr(_reference(-1), CALLED), CALLED_WITH, kinds=its.kinds)
 
 
 # Whether a module is what was verified --------------------------------------------------------------------------------
 
 
-def _place_of(module: nn.Module, name: str, *, is_own: bool = False) -> _Place:
-    """The place that a module is. `is_own`: its class is that of the reference. Raises ValueError."""
+def _place_of(module: nn.Module, name: str, *, is_own: bool = False, made_with: Sequence[Any] | None = None) -> _Place:
+    """The place that a module is. `is_own`: its class is that of the reference, made with the arguments `made_with`, or
+    with those that were verified. Raises ValueError."""
     if _ATTRIBUTE in vars(module):
         raise ValueError(f"{name} is patched already")
     own, entries, others = dict(module.state_dict(keep_vars=True)), [], 0
     for number, entry in enumerate(VERIFIED):
         paths = _paired(own, _state_of(entry))
         if len(paths) == len(entry.state) == len(own):
-            if (is_own and not entry.alters and (not entry.kernel or entry.backward)) or _computes_the_same(
+            as_verified = is_own and (made_with is None or _fits(entry.init, made_with, (), 0))
+            if (as_verified and not entry.alters and (not entry.kernel or entry.backward)) or _computes_the_same(
                 module, paths, number
             ):
                 entries.append(number)
@@ -1102,10 +1293,13 @@ def _place_of(module: nn.Module, name: str, *, is_own: bool = False) -> _Place:
         raise ValueError(f"{name} {why}; {NAME} cannot stand in for it")
     least = min(forwards, key=_elements)
     paths, drawn = _paired(own, VERIFIED[least].state), _drawn(least, _device_of(module))
+    given = [_given(module, paths, least) for _ in range(2)]
     once, again = (
-        _answer(module, _given(module, paths, least), drawn, training=training) for training in (False, True)
+        _answer(module, its, drawn, training=training) for its, training in zip(given, (False, True), strict=True)
     )
-    place = _Place(paths, entries, vars(module).get("forward"), eval_only=_off(once, again, 0.0) > 1)
+    # statistics that it gathers in training are its own work, too
+    differs = [_off(_tensors(a), _tensors(b), 0.0) > 1 for a, b in ((once, again), given)]
+    place = _Place(paths, entries, vars(module).get("forward"), eval_only=any(differs), kinds=_kinds(once))
     if own and not is_own:
         for number in (least, *sorted(place.backwards, key=_elements)[:1]):
             _require_right(place, module, number, name)
@@ -1127,7 +1321,8 @@ def _computes_the_same(module: nn.Module, paths: Mapping[str, str], number: int)
             found = _answer(module, given, scaled)
         except (TypeError, ValueError, RuntimeError, LookupError):  # it takes other arguments, or other shapes
             return False
-        if _off(found, _answer(reference, {key: given[path] for key, path in paths.items()}, scaled), 1e-5) > 1:
+        wanted = _answer(reference, {key: given[path] for key, path in paths.items()}, scaled)
+        if _form(found) != _form(wanted) or _off(_in_order(wanted, found), _tensors(wanted), 1e-5) > 1:
             return False
     return True
 
@@ -1137,16 +1332,17 @@ def _require_right(place: _Place, module: nn.Module, number: int, name: str) -> 
     constructor that packs parameters has packed others."""
     entry, drawn = VERIFIED[number], _drawn(number, _device_of(module))
     state, tensors = [_held(module, path) for path in place.paths.values()], _tensors(drawn)
-    if _runs_on(tensors[0].device) and _fits(list(entry.state.values()), state, (), 0):
+    device = _first(tensors, state).device
+    if _runs_on(device) and _fits(list(entry.state.values()), state, (), 0):
         with torch.no_grad():
             found = _answers(place.run(number, tensors, state), number)
         if entry.backward:
-            reference = _made(_reference(number).Model, entry.init, tensors[0].device)
+            reference = _made(_reference(number).Model, entry.init, device)
             with torch.no_grad():
                 wanted = torch.func.functional_call(reference, dict(zip(entry.state, state, strict=True)), tuple(drawn))
         else:
             wanted = _answer(module, _given(module, place.paths, number), drawn)
-        off = _off(found, _tensors(wanted), TOLERANCE)
+        off = _off(found, _in_order(entry.outputs, wanted), TOLERANCE)
         if off > 1:
             raise ValueError(f"with the parameters of {name} the kernel is {off:.1f} times as far off as it may be")
 
@@ -1160,8 +1356,7 @@ def _elements(number: int) -> int:
 def _drawn(number: int, device: torch.device) -> list[Any]:
     """Inputs of an entry, with no more rows than needed."""
     entry = VERIFIED[number]
-    with torch.random.fork_rng(), torch.device(device), torch.no_grad():
-        torch.manual_seed(0)
+    with _own_random(device, 0), torch.device(device), torch.no_grad():
         found = _tensors(_reference(number).get_inputs())
     rows = max(64, entry.lead[0][0]) if entry.lead else 0
     cut = [t[:rows] if None in spec.shape else t for t, spec in zip(found, _INPUTS[number], strict=True)]
@@ -1192,7 +1387,7 @@ def _given(module: nn.Module, paths: Mapping[str, str], number: int) -> dict[str
     return {path: _held(module, path).detach().clone().to(state[key].dtype) for key, path in paths.items()}
 
 
-def _answer(module: nn.Module, state: dict[str, Tensor], inputs: list[Any], *, training: bool = False) -> list[Tensor]:
+def _answer(module: nn.Module, state: dict[str, Tensor], inputs: list[Any], *, training: bool = False) -> Any:
     """What a module answers with other parameters, in evaluation or in training, which leaves it as it was."""
     takes = inspect.signature(module.forward).parameters
     fixed = {name: its.value for name, its in PARAMETERS.items() if isinstance(its, Given) and name in takes}
@@ -1207,11 +1402,10 @@ def _answer(module: nn.Module, state: dict[str, Tensor], inputs: list[Any], *, t
     were = {one: one.training for one in module.modules()}
     try:
         module.train(training)
-        with torch.no_grad(), torch.random.fork_rng():
-            torch.manual_seed(0)
+        with torch.no_grad(), _own_random(_device_of(module), 0):
             named = {**by_name, **fixed}
             args = tuple(named.pop(name) for name in by_place)
-            return _tensors(torch.func.functional_call(module, state, args, named))
+            return torch.func.functional_call(module, state, args, named)
     finally:
         for one, was in were.items():
             one.training = was
@@ -1288,8 +1482,8 @@ def _is_step_wrong(device: torch.device) -> bool:
         except ValueError as error:
             print(f"✗ a training step: {error}")
             return True
-        with torch.enable_grad(), torch.random.fork_rng():
-            torch.manual_seed(1)  # not as the inputs: of a norm those have the gradient 0, and all is rounding
+        # not seeded as the inputs: of a norm those have the gradient 0, and all is rounding
+        with torch.enable_grad(), _own_random(device, 1):
             through = [torch.randn_like(t) for t in _tensors(reference(*given)) if t.requires_grad]
             steps = [_step(run, given, inputs, through) for run in (ours, reference)]
             found, wanted = (step() for step in steps)
@@ -1342,7 +1536,7 @@ def _step_time(step: Callable[[], list[Tensor]]) -> str:
 
 def _times(place: _Place, number: int, model: nn.Module, drawn: list[Any], state: list[Tensor]) -> str:
     """Medians of both on a GPU, roughly: `optimize verify` measures."""
-    if drawn and _tensors(drawn)[0].device.type != "cuda":
+    if any(t.device.type != "cuda" for t in (*_tensors(drawn), *state)):
         return ""
     from triton.testing import do_bench
 

@@ -19,8 +19,8 @@ _driver_of = functools.cache(lambda call: getattr(ctypes.CDLL("libcuda.so.1"), c
 _FORMS = {"64": "d", "32": "f4x", "16": "e6x"}  # of a float, in eight bytes
 
 
-class PtxKernel:
-    """PTX as a ModelNew launches it: `kernel[grid](*args, block=256)`. Triton's ptxas assembles it."""
+class PackagedPtx:
+    """What a ModelNew calls PtxKernel: `kernel[grid](*args, block=256)`. Triton's ptxas assembles it."""
 
     def __init__(self, text: str, *, entry: str | None = None, configs: Any = ()) -> None:
         self.text, self.entry = text, entry

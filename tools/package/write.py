@@ -20,8 +20,16 @@ from typing import Any
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.schema.codec import Json, decode, encode, syntax_tree
 from kerneltune.tools.schema.errors import CannotPackage, TaskError
-from kerneltune.tools.schema.task import POINTER_ALIGNMENT, CaseSpec, Contract, TaskSpec, TensorSpec, contract_of
-from kerneltune.tools.task.load import FLAGS, MAIN, assignments, class_named, lineage, method_named
+from kerneltune.tools.schema.task import (
+    POINTER_ALIGNMENT,
+    CaseSpec,
+    Contract,
+    TaskSpec,
+    TensorSpec,
+    contract_of,
+    tensors_of,
+)
+from kerneltune.tools.task.load import assignments, class_named, lineage, method_named, replaced_by_cases
 from kerneltune.tools.task.write import parts_of, with_forward_names
 
 _TOLERANCES = {
@@ -66,9 +74,9 @@ def packaged(
     at the nearest of them, else one whose task has the shape. `header`: comments; `module`: by what name it will be
     imported, where that is not the task's; `backward`: kernels of the task of its gradients. Raises CannotPackage."""
     its, first = [replace(k, source=k.source.removeprefix("\ufeff")) for k in kernels], kernels[0].task
-    name, forward, called = op_name(first.name), _forward_parameters(first.source), _called(first)
+    name, forward, called = op_name(first.name), _forward_parameters(first), _called(first)
     for other in its[1:]:
-        if (_forward_parameters(other.task.source), _called(other.task)) != (forward, called):
+        if (_forward_parameters(other.task), _called(other.task)) != (forward, called):
             raise CannotPackage(f"{other.task.name} is not called as {first.name} is; they are not one op")
     for gradients in backward:
         _require_gradients(gradients.task, first)
@@ -98,7 +106,9 @@ def packaged(
 @cache
 def _names_in(text: str) -> frozenset[str]:
     """What our own code means by a name; parsed once, since a service packages the best of each rollout."""
-    return frozenset(n.id for n in ast.walk(syntax_tree(text)) if isinstance(n, ast.Name)) | set(dir(builtins))
+    nodes = list(ast.walk(syntax_tree(text)))
+    named = {n.id for n in nodes if isinstance(n, ast.Name)} | set(dir(builtins))
+    return frozenset(named | {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)})
 
 
 _TENSOR_MAP = re.compile(r"\.param\s+\.align\s+\d+\s+\.b8\s+[^\s,]+\[128\]")
@@ -275,7 +285,7 @@ class _Group:
 
 def _groups(task: TaskSpec, kernel: int) -> Iterator[_Group]:
     """The cases that an author may know, those together that differ in batch dimensions alone; the timed one first."""
-    constants = _constants(task.source)
+    constants = replaced_by_cases(syntax_tree(task.source))
     groups: dict[tuple[str, ...], list[CaseSpec]] = {}
     for case in task.cases:
         if case.name in constants and not case.held_out:
@@ -288,7 +298,7 @@ def _groups(task: TaskSpec, kernel: int) -> Iterator[_Group]:
 def _entry(group: _Group, *, backward: bool = False) -> str:
     """A group as Python."""
     init, state, inputs, outputs = group.key
-    constants = _constants(group.task.source)
+    constants = replaced_by_cases(syntax_tree(group.task.source))
     least = min(group.cases, key=lambda case: (case.bytes_moved + case.flops, case.name))
     words = [repr(", ".join(case.name for case in group.cases)), repr(constants[least.name])]
     words += [f"init={init}", f"state={state}", f"inputs={inputs}", f"outputs={outputs}"]
@@ -360,18 +370,8 @@ def _batch(case: CaseSpec, task: TaskSpec) -> tuple[int, tuple[str, ...]]:
 
 def _lead(case: CaseSpec, task: TaskSpec) -> tuple[int, ...]:
     count, paths = _batch(case, task)
-    tree: Any = list(case.inputs)
-    for key in paths[0].split(".") if paths else ():
-        tree = tree.get("$tuple", tree.get("$dict", tree)) if isinstance(tree, dict) else tree
-        tree = tree[int(key) if isinstance(tree, list) else key]
-    return tuple(decode(TensorSpec, tree["$tensor"]).shape[:count]) if count else ()
-
-
-def _constants(source: str) -> dict[str, dict[str, Any]]:
-    """What each case of a task replaces, by the case's name."""
-    listed = dict(assignments(syntax_tree(source))).get("CASES")
-    cases = ast.literal_eval(listed) if listed is not None else []
-    return {MAIN: {}} | {c["name"]: {k: v for k, v in c.items() if k not in FLAGS} for c in cases}
+    found = (spec.shape for way, spec in tensors_of(case.inputs) if count and ".".join(map(str, way)) == paths[0])
+    return next(found, ())[:count]
 
 
 def _names_reached(source: str) -> frozenset[str]:
@@ -433,15 +433,17 @@ def _given(parameters: dict[str, object], told: Mapping[Any, object]) -> dict[st
     return {name: its(name, default) for name, default in parameters.items()}
 
 
-def _forward_parameters(source: str) -> dict[str, object]:
-    """Those of the forward that the kernel stands in for: of the module that the task was made from, if it was."""
-    tree = syntax_tree(source)
+def _forward_parameters(task: TaskSpec) -> dict[str, object]:
+    """Those of the forward that the kernel stands in for: of the module that the task was made from, if it was. The
+    task gives the first ones, whether they have a default or not."""
+    tree = syntax_tree(task.source)
     own = method_named("forward", *lineage(tree, "Model"))
     if own is None:
         raise CannotPackage("the forward of its Model is not in the task file, so nobody knows how it is called")
     if own.args.vararg or own.args.kwarg:
         raise CannotPackage("the forward of its Model takes *args or **kwargs, so nobody knows how it is called")
-    parameters = dict(list(_defaults(own).items())[1:])
+    defaults, count = list(_defaults(own).items())[1:], len(task.main.inputs)
+    parameters = {name: _INPUT if n < count else its for n, (name, its) in enumerate(defaults)}
     adapted = _adapted(tree)
     theirs = method_named("forward", *lineage(tree, "Model")[1:])
     if theirs and adapted and ast.unparse(adapted[0]) == "super().forward":
@@ -463,6 +465,9 @@ def _called(task: TaskSpec) -> tuple[str, dict[str, object]]:
 
 _KEEPING = (
     "append",
+    "appendleft",
+    "extend",
+    "insert",
     "setdefault",
     "update",
     "add",
@@ -486,7 +491,11 @@ def _is_kernel(node: ast.AST) -> bool:
 
 def keeps(source: str) -> bool:
     """Whether host code outside of a constructor may keep something from one call for the next."""
-    functions = [n for n in ast.walk(syntax_tree(source)) if isinstance(n, ast.FunctionDef) and not _is_kernel(n)]
+    tree = syntax_tree(source)
+    around = [n for one in tree.body if not isinstance(one, ast.FunctionDef | ast.ClassDef) for n in ast.walk(one)]
+    if any(getattr(n, "attr", getattr(n, "id", "")) in ("cache", "lru_cache") for n in around):
+        return True
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and not _is_kernel(n)]
     for function in functions:
         if function.name == "__init__":
             continue

@@ -13,7 +13,14 @@ from typing import Any
 
 from kerneltune.tools.languages.base import effects_of, launch_effects
 from kerneltune.tools.schema.codec import Json, encode
-from kerneltune.tools.schema.messages import CACHED_RESULT, NO_LAUNCH, UNSTABLE, UNUSED_LAUNCHES, Refused
+from kerneltune.tools.schema.messages import (
+    CACHED_RESULT,
+    GIVEN_TO_CONSTRUCTOR,
+    NO_LAUNCH,
+    UNSTABLE,
+    UNUSED_LAUNCHES,
+    Refused,
+)
 from kerneltune.tools.schema.plan import (
     Aten,
     DescriptorArg,
@@ -122,6 +129,8 @@ def build_plan(recording: Recording, *, case: str, variant: str, arch: str) -> P
         raise Refused(UNUSED_LAUNCHES.format(source=source), Cause.UNUSED_LAUNCHES)
     external = _external(steps, run) - set(recording.state) - set(recording.constants)
     prepare = _prepare(recording, external)
+    if external - set().union(*map(writes, prepare)):
+        raise Refused(GIVEN_TO_CONSTRUCTOR, Cause.FOREIGN_MEMORY)
     return _assemble(recording, prepare, steps, case, variant, arch)
 
 

@@ -7,6 +7,7 @@ is written down as storage + dtype + shape + stride + offset. Values of constant
 
 import base64
 import ctypes
+import itertools
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from kerneltune.tools.schema.messages import (
     NOT_ALLOWED,
     POINTER_TABLE,
     UNKNOWN_OPERATOR,
+    UNRESOLVED,
     Lowered,
     Program,
     Refused,
@@ -166,14 +168,16 @@ class Tape:
         return tensor.untyped_storage()._cdata in self._ids
 
     def ref(self, tensor: torch.Tensor) -> TensorRef:
-        """The tensor as (storage, dtype, shape, stride, offset)."""
+        """The tensor as (storage, dtype, shape, stride, offset). Raises Refused where these do not say its values."""
+        if tensor.is_conj() or tensor.is_neg():
+            raise Refused(UNRESOLVED, Cause.OPERATOR)
         dtype = str(tensor.dtype).removeprefix("torch.")
         shape = tuple(int(n) for n in tensor.shape)
         stride = tuple(int(n) for n in tensor.stride())
         return TensorRef(self.storage(tensor), dtype, shape, stride, int(tensor.storage_offset()))
 
     def add_constant(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
-        """Note that `tensor` holds the bytes of the real CPU tensor `value`."""
+        """Note that the storage of `tensor` holds the bytes of that of the real CPU tensor `value`."""
         if self._holds_addresses(value):
             raise Refused(POINTER_TABLE, Cause.FOREIGN_MEMORY)
         number = self.storage(tensor)
@@ -192,10 +196,10 @@ class Tape:
 
 
 def _bytes_of(value: torch.Tensor) -> bytes:
+    """All of its storage: offset and strides say what of it is the tensor's, as a part or a transpose of an array."""
     with _disable_current_modes():
-        flat = value.detach().resolve_conj().contiguous()
-        size = flat.numel() * flat.element_size()
-        return ctypes.string_at(flat.data_ptr(), size) if size else b""
+        storage = value.untyped_storage()
+        return ctypes.string_at(storage.data_ptr(), storage.nbytes()) if storage.nbytes() else b""
 
 
 def argument_json(value: Any, tape: Tape) -> Json:
@@ -319,8 +323,10 @@ class LaunchLog:
         return self.kernels.index(kernel)
 
     def choice(self, key: str, configs: Sequence[str]) -> int:
-        """The number of the config that the trace wants of this autotuner."""
-        return min(self.choices.get(key, 0), len(configs) - 1)
+        """The number of the config that the trace wants of this autotuner; one of the same name that offers others is
+        another."""
+        texts, names = list(configs), (key if n == 1 else f"{key} ({n})" for n in itertools.count(1))
+        return self.choices.get(next(name for name in names if self.offered.setdefault(name, texts) == texts), 0)
 
     def facts(self, kernel: Kernel) -> dict[str, Json]:
         """Registers, spills and shared memory of a kernel. Raises Refused."""

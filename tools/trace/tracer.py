@@ -36,7 +36,7 @@ from kerneltune.tools.schema.messages import (
     TraceRequest,
 )
 from kerneltune.tools.schema.plan import Aten, Kernel, Plan, Step, Storage, TensorRef
-from kerneltune.tools.schema.task import TensorSpec, contract_of, row_major
+from kerneltune.tools.schema.task import TensorSpec, contract_of, rebuilt, row_major, tagged
 from kerneltune.tools.schema.verdict import Cause, Status
 from kerneltune.tools.trace.build import Recording, Segment, build_plan, reads, writes
 from kerneltune.tools.trace.recorder import CopiedFakes, LaunchLog, Recorder, Tape, copies_are_clones
@@ -276,22 +276,11 @@ class CaseTracer:
 
     def _arguments(self, trees: Any, prefix: str) -> list[Any]:
         self._inputs: dict[int, str] = {}
-        return [self._build(tree, f"{prefix}{i}" if prefix else str(i)) for i, tree in enumerate(trees)]
-
-    def _build(self, tree: Json, name: str) -> Any:
-        if isinstance(tree, dict) and "$tensor" in tree:
-            return self._fake_input(decode(TensorSpec, tree["$tensor"]), name)
-        if isinstance(tree, dict) and "$float" in tree:
-            return float(tree["$float"])
-        if isinstance(tree, dict) and "$dtype" in tree:
-            return getattr(torch, tree["$dtype"])
-        if isinstance(tree, dict) and "$tuple" in tree:
-            return tuple(self._build(v, f"{name}.{i}") for i, v in enumerate(tree["$tuple"]))
-        if isinstance(tree, dict):
-            return {k: self._build(v, f"{name}.{k}") for k, v in tree.get("$dict", tree).items()}
-        if isinstance(tree, list):
-            return [self._build(v, f"{name}.{i}") for i, v in enumerate(tree)]
-        return tree
+        leaves = {
+            "$tensor": lambda leaf, name: self._fake_input(decode(TensorSpec, leaf["$tensor"]), name),
+            "$dtype": lambda leaf, _: getattr(torch, leaf["$dtype"]),
+        }
+        return [rebuilt(tree, leaves, f"{prefix}{i}") for i, tree in enumerate(trees)]
 
     def _fake_input(self, spec: TensorSpec, name: str) -> torch.Tensor:
         stride = spec.stride or row_major(spec.shape)
@@ -340,7 +329,7 @@ class CaseTracer:
         require_call(self.model.forward, arguments, "forward takes ({takes}); the task calls it with ({given})")
         inputs, tape = dict(self._inputs), self.session.tape
         tape.call_start = len(tape.steps)
-        outputs = self._output(self.model(*arguments))
+        outputs = tagged(self.model(*arguments), self._output)
         return Segment(tuple(tape.steps[tape.call_start :]), inputs, outputs)
 
     def _output(self, value: Any) -> Json:
@@ -352,12 +341,6 @@ class CaseTracer:
                     Cause.RETURNS,
                 )
             return {"$tensor": encode(self.session.tape.ref(value))}
-        if isinstance(value, dict):
-            return {"$dict": {str(k): self._output(v) for k, v in value.items()}}
-        if isinstance(value, tuple):
-            return {"$tuple": [self._output(v) for v in value]}
-        if isinstance(value, list):
-            return [self._output(v) for v in value]
         if value is None or isinstance(value, bool | int | float | str):
             return value
         raise Refused(

@@ -5,6 +5,8 @@ Candidates are plain torch here, and are run as if by Triton's interpreter; `tes
 
 import copy
 import ctypes
+import functools
+import gc
 import importlib.util
 import itertools
 import re
@@ -12,6 +14,7 @@ import struct
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -257,7 +260,34 @@ def test_a_module_that_drops_out_in_training_is_the_kernel_s_in_evaluation_only(
     assert op.calls(norm) == {"": {"kernel": 1, "reference": 1}}
 
 
-@pytest.mark.parametrize("kernel", [NORM_KERNEL, PACKING], ids=["plain", "keeps_what_it_packs"])
+def test_a_module_that_gathers_statistics_in_training_is_the_kernel_s_in_evaluation_only(tmp_path: Path) -> None:
+    counts = "self.register_buffer('steps', torch.zeros(()))\n        "
+    task = NORM.replace("self.eps, self.weight", counts + "self.eps, self.weight").replace(
+        "def forward(self, x): return",
+        "def forward(self, x):\n        if self.training: self.steps.add_(1)\n        return",
+    )
+    op = file_of(tmp_path, task, NORM_KERNEL.replace("self.scale, self.eps", counts + "self.scale, self.eps"))
+    model, x = op.ModelNew(8, 1e-3).eval(), torch.randn(6, 8)
+    model(x)
+    with pytest.warns(UserWarning, match="in training"):
+        model.train()(x)
+    assert (model.steps, op.calls(model)) == (1, {"": {"kernel": 1, "reference": 1}})
+
+
+PACKING_IN_A_LIST = PACKING.replace("empty(cols)), eps", "empty(cols)), eps\n        self.packed = []")
+PACKING_IN_A_LIST = PACKING_IN_A_LIST.replace("not hasattr(self, 'packed')", "not self.packed").replace(
+    "self.packed = self.scale * 1\n", "self.packed.extend([self.scale * 1])\n"
+)
+PACKING_IN_A_LIST = PACKING_IN_A_LIST.replace("* self.packed)", "* self.packed[0])")
+PACKING_BY_FUNCTOOLS = NORM_KERNEL.replace("calls = []", "import functools\npacked = functools.cache(lambda w: w * 1)")
+PACKING_BY_FUNCTOOLS = PACKING_BY_FUNCTOOLS.replace("* self.scale)", "* packed(self.scale))")
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [NORM_KERNEL, PACKING, PACKING_IN_A_LIST, PACKING_BY_FUNCTOOLS],
+    ids=["plain", "keeps_what_it_packs", "in_a_list", "by_functools"],
+)
 def test_changed_parameters_are_what_the_next_call_computes_with(tmp_path: Path, kernel: str) -> None:
     op = file_of(tmp_path, NORM, kernel)
     norm, x = Norm().eval(), torch.randn(12, 8)
@@ -279,6 +309,34 @@ def test_a_kernel_whose_constructor_packs_random_parameters_is_refused(tmp_path:
     op = file_of(tmp_path, NORM, packing.replace("* self.scale)", "* self.packed / 2)"))
     with pytest.raises(ValueError, match="times as far off as it may be"):
         op.patch(Norm().eval())
+
+
+@pytest.mark.parametrize(
+    ("its", "takes"),
+    [("packed = self.scale * 1", "packed"), ("gamma = self.scale", "gamma")],
+    ids=["packed", "named_twice"],
+)
+def test_a_kernel_that_reads_what_its_constructor_made_of_its_parameters_does_not_answer(
+    tmp_path: Path, its: str, takes: str
+) -> None:
+    kernel = NORM_KERNEL.replace("empty(cols)), eps", f"ones(cols)), eps\n        self.{its}")
+    op = file_of(tmp_path, NORM, kernel.replace("* self.scale)", f"* self.{takes})"))
+    model, x = op.ModelNew(8, 1e-3).eval(), torch.randn(12, 8)
+    model.weight.fill_(1.0)  # as its constructor had them, too
+    with pytest.warns(UserWarning, match="constructor"):
+        model(x)
+    model.weight.mul_(3.0)
+    assert torch.equal(model(x), type(model).forward(model, x))
+    assert op.calls(model) == {"": {"reference": 2}}
+
+
+def test_a_kernel_whose_constructor_makes_constants_answers(tmp_path: Path) -> None:
+    kernel = NORM_KERNEL.replace("empty(cols)), eps", "empty(cols)), eps\n        self.ones = torch.ones(cols)")
+    op = file_of(tmp_path, NORM, kernel.replace("* self.scale)", "* self.scale * self.ones)"))
+    model, x = op.ModelNew(8, 1e-3).eval(), torch.randn(12, 8)
+    torch.testing.assert_close(model(x), type(model).forward(model, x))
+    assert op.calls(model) == {"": {"kernel": 1}}
+    assert op._drawn.cache_info().currsize == 0
 
 
 def test_a_copied_model_has_places_of_its_own(op: ModuleType) -> None:
@@ -573,6 +631,40 @@ def test_under_a_transform_of_torch_func_the_original_answers_with_one_warning(t
     assert op.calls(norm)[""]["kernel"] == 1
 
 
+UNSEEN = """
+import ctypes, torch
+class ModelNew(torch.nn.Module):
+    def forward(self, x):  # by addresses, as a launch
+        y = torch.empty_like(x)
+        given, made = ((ctypes.c_float * x.numel()).from_address(t.data_ptr()) for t in (x, y))
+        made[:] = [2 * value for value in given]
+        return y
+"""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, within torch
+def test_a_derivative_in_forward_mode_is_the_original_s(tmp_path: Path) -> None:
+    forward_ad: Any = torch.autograd.forward_ad
+    model = (op := file_of(tmp_path, SUMS.replace("x.sum(-1)", "x * 2"), UNSEEN, "twice")).ModelNew()
+    model(torch.randn(6, 8))  # remembered
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(torch.randn(6, 8), torch.ones(6, 8))
+        with pytest.warns(UserWarning, match="forward mode"):
+            found = model(x)
+        torch.testing.assert_close(forward_ad.unpack_dual(found).tangent, torch.full((6, 8), 2.0))
+    assert op.calls(model) == {"": {"kernel": 1, "reference": 1}}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit is one
+def test_a_graph_that_jit_traces_has_the_original_s_operators(tmp_path: Path) -> None:
+    model = file_of(tmp_path, SUMS.replace("x.sum(-1)", "x * 2"), UNSEEN, "twice").ModelNew()
+    model(torch.randn(6, 8))  # remembered
+    jit: Any = torch.jit
+    with pytest.warns(UserWarning, match=r"torch\.jit\.trace"):
+        traced = jit.trace(model, (torch.randn(6, 8),))
+    torch.testing.assert_close(traced(x := torch.randn(6, 8)), x * 2)
+
+
 def test_an_answer_is_nobody_else_s_memory(tmp_path: Path) -> None:
     same = NORM_KERNEL.replace("        wide = x.float()\n", "        return x\n")
     task = NORM.replace("patch(nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps))", "x * 1.0")
@@ -787,6 +879,18 @@ class Gated(nn.Module):
         return x * gate.sigmoid()
 
 
+@pytest.mark.parametrize("name", ["unpatch", "ModelNew"])
+def test_a_function_that_is_called_as_one_of_ours_gets_another_name(tmp_path: Path, name: str) -> None:
+    task = SUMS.replace("class Model", f"def {name}(x): return x.sum(-1)\nclass Model").replace(
+        "x.sum(-1)\ndef", f"{name}(x)\ndef"
+    )
+    kernel = "from torch import nn\nclass ModelNew(nn.Module):\n    def forward(self, x): return x.sum(-1)\n"
+    op, x = file_of(tmp_path, task, kernel, "sums"), torch.randn(6, 8)
+    assert op.__all__ == [f"{name}_op", "ModelNew", "calls", "patch", "unpatch"]
+    torch.testing.assert_close(getattr(op, f"{name}_op")(x), x.sum(-1))
+    assert op.unpatch(op.ModelNew()) == 1
+
+
 def test_a_module_that_takes_a_tensor_by_name_only_is_patched(tmp_path: Path) -> None:
     task = """
 import torch
@@ -842,13 +946,14 @@ def test_a_kernel_in_ptx_brings_its_loader_which_fills_in_and_assembles_what_the
     path.write_text(
         packaged([VerifiedKernel(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n")
     )
-    loader = path.read_text().partition("\nclass PtxKernel")[2].partition("\n_HELD = ")[0]
+    loader = path.read_text().partition("\nclass PackagedPtx")[2].partition("\n_HELD = ")[0]
     assert sum(bool(line.strip()) for line in loader.splitlines()) <= 60
     op = imported(path)
-    assert op._new_kernel(0).PtxKernel is op.PtxKernel
+    assert op._new_kernel(0).PtxKernel is op.PackagedPtx
     wanted = assemble(PTX.replace("ZERO", "0f00000000"), "sm_90", tmp_path)
-    template = op.PtxKernel(PTX.replace("ZERO", "${ZERO}"), entry="relu", configs=[{"ZERO": "0f00000000"}])
-    again, other = (op.PtxKernel(template.text, entry="relu", configs=[{"ZERO": zero}]) for zero in ("0f00000000", "1"))
+    template = op.PackagedPtx(PTX.replace("ZERO", "${ZERO}"), entry="relu", configs=[{"ZERO": "0f00000000"}])
+    same = op.PackagedPtx
+    again, other = (same(template.text, entry="relu", configs=[{"ZERO": zero}]) for zero in ("0f00000000", "1"))
     assert again.loaded is template.loaded is not other.loaded  # a forward that makes its kernel at each call
     cubin, *facts = template._assembled(template.configs[0], "sm_90")
     assert facts == ["relu", ["u64", "u64", "u32"], {"reqntid": [128, 1, 1]}]
@@ -881,7 +986,7 @@ def test_a_launch_of_ptx_gives_the_driver_the_words_that_the_kernel_takes(
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 77 + device, raising=False)
     monkeypatch.setattr(op, "_driver_of", lambda call: {"cuLaunchKernelEx": recorded}[call])
-    kernel = op.PtxKernel("text", configs=[{"CLUSTER": 2}])
+    kernel = op.PackagedPtx("text", configs=[{"CLUSTER": 2}])
     kernel.loaded[0, 32, 0] = (55, ["u64", "s32", "f32", "f64", "b32"], {"reqntid": [128, 1, 1]})
     x = torch.zeros(4)
     kernel[lambda config: 10 * config["CLUSTER"]](
@@ -1012,7 +1117,7 @@ def test_a_call_at_an_address_that_only_a_contract_allows_is_remembered_once(tmp
     for _ in range(3):
         torch.testing.assert_close(model(x), x.sum(-1))
     assert op.calls(model)[""] == {"kernel": 3}
-    assert [len(its) for its in op._places[-1].known.values()] == [1]
+    assert [len(its) for its in vars(model)[op._ATTRIBUTE].known.values()] == [1]
 
 
 def test_compiled_code_whose_tensors_lack_what_a_contract_says_gives_the_kernel_copies_that_have_it(
@@ -1103,3 +1208,291 @@ def test_a_compiler_does_not_see_a_launch_that_is_given_an_element_twice(
     monkeypatch.delenv("TRITON_INTERPRET")
     kernel = TWO_SUMS.replace("LEFT", left).replace("RIGHT", right).replace("AGAIN", again)
     assert bool(file_of(tmp_path, TEN_COLUMNS, kernel, "ten")._seen) is seen
+
+
+def test_a_model_that_is_made_with_other_arguments_than_were_verified_is_refused(op: ModuleType) -> None:
+    with pytest.raises(ValueError, match="does not compute what was verified"):
+        op.ModelNew(8, 0.1)
+    for model in (op.ModelNew(8, 1e-3), op.ModelNew(8, eps=1e-3)):
+        torch.testing.assert_close(model.eval()(x := torch.randn(12, 8)), type(model).forward(model, x))
+        assert op.calls(model) == {"": {"kernel": 1}}
+
+
+DICTS = """
+import torch, torch.nn as nn
+ROWS = 6
+CASES = [{"name": "more", "ROWS": 20, "cpu": True}]
+class Model(nn.Module):
+    def forward(self, given): return {"less": given["b"] - 2 * given["a"], "more": given["b"] + given["a"]}
+def get_inputs(): return [{"b": torch.randn(ROWS, 8), "a": torch.randn(ROWS, 8)}]
+"""
+
+
+def test_a_dict_is_known_by_its_keys_whatever_their_order(tmp_path: Path) -> None:
+    kernel = """
+from torch import nn
+class ModelNew(nn.Module):
+    def forward(self, given): return {"more": given["b"] + given["a"], "less": given["b"] - 2 * given["a"]}
+"""
+    model = (op := file_of(tmp_path, DICTS, kernel, "dicts")).ModelNew()
+    a, b = torch.randn(2, 3, 8)
+    for given in ({"b": b, "a": a}, {"a": a, "b": b}):
+        found = model({key: t.repeat(4, 1) for key, t in given.items()})
+        torch.testing.assert_close(found, {"less": (b - 2 * a).repeat(4, 1), "more": (b + a).repeat(4, 1)})
+    assert op.calls(model) == {"": {"kernel": 2}}
+
+
+class InATuple(Norm):
+    def forward(self, hidden: torch.Tensor) -> Any:
+        return (super().forward(hidden),)
+
+
+class InADict(Norm):
+    def forward(self, hidden: torch.Tensor) -> Any:
+        return {"hidden": super().forward(hidden)}
+
+
+@pytest.mark.parametrize("its", [InATuple, InADict])
+def test_a_module_that_returns_the_same_tensor_within_something_else_is_refused(op: ModuleType, its: Any) -> None:
+    with pytest.raises(ValueError, match="does not compute what was verified"):
+        op.patch(its().eval())
+
+
+def test_an_answer_stays_when_the_kernel_writes_its_next_one_into_the_same_memory(tmp_path: Path) -> None:
+    keeping = (
+        NORM_KERNEL.replace("return (", "found = (")
+        + """
+        if not hasattr(self, "kept") or self.kept.shape != x.shape:
+            self.kept = torch.empty_like(x)
+        return self.kept.copy_(found)
+"""
+    )
+    model = file_of(tmp_path, NORM, keeping).ModelNew(8, 1e-3).eval()
+    inputs = [torch.randn(12, 8) for _ in range(3)]
+    for one, answer in zip(inputs, [model(x) for x in inputs], strict=True):
+        torch.testing.assert_close(answer, type(model).forward(model, one))
+
+
+SUMS = """
+import torch, torch.nn as nn
+ROWS = 6
+CASES = [{"name": "more", "ROWS": 20, "cpu": True}]
+class Model(nn.Module):
+    def forward(self, x): return x.sum(-1)
+def get_inputs(): return [torch.randn(ROWS, 8)]
+"""
+ADDS = """
+import torch
+timed = []
+def autotune(launch, rows):  # as Triton's does without reset_to_zero: each config runs on the arguments of the launch
+    if rows not in timed:
+        timed.insert(0, rows)
+        launch()
+        launch()
+    launch()
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.zeros(x.shape[0], device=x.device)
+        autotune(lambda: y.add_(x.sum(-1)), x.shape[0])
+        return y
+"""
+
+
+def test_a_kernel_that_adds_to_its_output_is_right_in_the_call_that_chooses_its_config(tmp_path: Path) -> None:
+    model = file_of(tmp_path, SUMS, ADDS, "sums").ModelNew()
+    for rows in (6, 7):
+        torch.testing.assert_close(model(x := torch.randn(rows, 8)), x.sum(-1))
+
+
+def test_a_copy_answers_with_its_own_parameters_where_the_original_had_a_forward_of_its_own(op: ModuleType) -> None:
+    norm = Norm().eval()
+    vars(norm)["forward"] = functools.partial(Norm.forward, norm)
+    op.patch(norm)
+    other = copy.deepcopy(norm)
+    other.gain.mul_(3.0)
+    x = torch.randn(50, 8)
+    with pytest.warns(UserWarning, match="were not verified"):
+        torch.testing.assert_close(other(x), 3 * norm(x))
+
+
+@pytest.mark.parametrize("unpatched", [True, False])
+def test_parameters_of_a_model_that_was_patched_are_freed_with_it(op: ModuleType, unpatched: bool) -> None:
+    norm = Norm().eval()
+    op.patch(norm)
+    norm(torch.randn(12, 8))
+    gain = weakref.ref(norm.gain)
+    if unpatched:
+        op.unpatch(norm)
+    del norm
+    gc.collect()
+    assert gain() is None
+    assert op._drawn.cache_info().currsize == 0
+
+
+def test_an_exported_model_answers_where_no_module_was_patched(op: ModuleType) -> None:
+    torch.compiler.reset()
+    norm, x = Norm().eval(), torch.randn(12, 8)
+    op.patch(norm)
+    exported = torch.export.export(norm, (x,)).module()
+    wanted = norm(x)
+    del norm
+    op._places.clear()
+    torch.testing.assert_close(exported(x), wanted)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_an_op_without_floating_outputs_has_no_gradients_to_refuse(tmp_path: Path, grad: bool) -> None:
+    task = SUMS.replace("x.sum(-1)", "x.argmax(-1)")
+    kernel = task.partition("CASES")[0] + "class ModelNew" + task.partition("class Model")[2].partition("def get_in")[0]
+    model = (op := file_of(tmp_path, task, kernel, "top")).ModelNew()
+    with torch.enable_grad():
+        x = torch.randn(6, 8, requires_grad=grad)
+        assert torch.equal(model(x), x.argmax(-1))
+    assert op.calls(model) == {"": {"kernel": 1}}
+
+
+@pytest.mark.filterwarnings("ignore:.*(nested tensors|Sparse CSR)")  # torch's own: prototypes
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: torch.nested.nested_tensor([torch.randn(2, 8), torch.randn(3, 8)], layout=torch.jagged),
+        lambda: torch.nested.nested_tensor([torch.randn(2, 8), torch.randn(3, 8)]),
+        lambda: torch.randn(6, 8).to_sparse_csr(),
+        lambda: torch.randn(6, 8).to_mkldnn(),
+        lambda: torch._neg_view(torch.randn(6, 8)),
+    ],
+    ids=["jagged", "nested", "sparse", "mkldnn", "negative"],
+)
+def test_tensors_whose_elements_do_not_lie_as_strides_say_go_to_the_original(
+    tmp_path: Path, made: Callable[[], torch.Tensor]
+) -> None:
+    x = made()
+    task = SUMS.replace("x.sum(-1)", "torch.relu(x)")
+    kernel = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return torch.relu(x)\n"
+    model = (op := file_of(tmp_path, task, kernel, "positive")).ModelNew()
+    with pytest.warns(UserWarning, match="were not verified"):
+        assert model(x).layout == x.layout
+    assert op.calls(model) == {"": {"reference": 1}}
+
+
+def test_compiled_code_gives_a_kernel_parameters_that_begin_at_16_bytes(tmp_path: Path) -> None:
+    torch.compiler.reset()
+    kernel = NORM_KERNEL.replace("wide =", "assert self.scale.data_ptr() % 16 == 0\n        wide =")
+    norm, x = Norm().eval(), torch.randn(12, 8)
+    file_of(tmp_path, NORM, kernel).patch(norm)
+    norm.gain = nn.Parameter(torch.rand(9)[1:])
+    compiled = torch.compile(norm, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), Norm.forward(norm, x))
+
+
+def test_a_compiler_does_not_see_into_a_kernel_whose_constructor_keeps_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    kernel = TWO_SUMS.replace("LEFT", "x").replace("RIGHT", "self.zeros").replace("AGAIN", "other")
+    kernel = kernel.replace(
+        "    def forward", "    def __init__(self):\n        super().__init__()\n        KEPT\n    def forward"
+    )
+    for kept, seen in (("self.zeros = torch.zeros(6, 10)", False), ("pass", True)):
+        text = kernel.replace("KEPT", kept).replace(
+            "self.zeros,", "self.zeros," if not seen else "torch.zeros_like(x),"
+        )
+        assert bool(file_of(tmp_path, TEN_COLUMNS, text, f"ten_{seen}")._seen) is seen
+
+
+def test_neither_import_nor_patch_seeds_gpus_that_have_not_begun(tmp_path: Path) -> None:
+    seeds: Any = torch.cuda._lazy_seed_tracker
+    before = list(seeds.get_calls())
+    file_of(tmp_path, NORM, NORM_KERNEL).patch(Norm().eval())
+    assert seeds.get_calls() == before
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_kernel_runs_on_the_gpu_of_its_tensors_whichever_is_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    task = described(find_task("rms_norm"))
+    assert task
+    (sketch, *_) = experts(task)
+    (tmp_path / "rms_op.py").write_text(
+        packaged([VerifiedKernel(task, sketch.render(sketch.params))], arch="sm_90", header="# a header\n\n")
+    )
+    op = imported(tmp_path / "rms_op.py")
+    for device in ("cuda:1", "cuda:0"):
+        norm = nn.RMSNorm(4096, 1e-6, device=device, dtype=torch.bfloat16)
+        x = torch.randn(16384, 4096, device=device, dtype=torch.bfloat16)
+        wanted = norm(x)
+        op.patch(norm)
+        for _ in range(2):
+            torch.testing.assert_close(norm(x), wanted, rtol=2e-2, atol=2e-2)
+        assert op.calls(norm) == {"": {"kernel": 2}}
+
+
+def test_an_op_that_reads_parameters_alone_is_the_kernel_s(tmp_path: Path) -> None:
+    torch.compiler.reset()
+    task = """
+import torch, torch.nn as nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(8, 4))
+    def forward(self): return self.table.exp()
+def get_inputs(): return []
+"""
+    kernel = task.partition("def get_in")[0].replace("Model", "ModelNew")
+    model = (op := file_of(tmp_path, task, kernel, "table")).ModelNew().eval()
+    for change in (1.0, 2.0):
+        model.table.mul_(change)
+        torch.testing.assert_close(model(), model.table.exp())
+    compiled: Any = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(), model.table.exp())
+    assert op.calls(model) == {"": {"kernel": 3}}
+
+
+def test_a_tensor_that_the_task_gives_for_a_parameter_with_a_default_is_an_input(tmp_path: Path) -> None:
+    task = """
+import torch, torch.nn as nn
+class Model(nn.Module):
+    def forward(self, x, bias=None, scale=1.0):
+        y = x * scale
+        return y if bias is None else y + bias
+def get_inputs(): return [torch.randn(6, 8), torch.randn(8)]
+"""
+    kernel = task.partition("def get_in")[0].replace("Model", "ModelNew")
+    model = (op := file_of(tmp_path, task, kernel, "biased")).ModelNew()
+    x, bias = torch.randn(6, 8), torch.randn(8)
+    torch.testing.assert_close(model(x, bias), x + bias)
+    torch.testing.assert_close(model(x, bias=bias), x + bias)
+    with pytest.warns(UserWarning, match="other arguments"):
+        torch.testing.assert_close(model(x), x)
+    torch.testing.assert_close(model(x, bias, 2.0), 2 * x + bias)
+    assert op.calls(model) == {"": {"kernel": 2, "reference": 2}}
+
+
+@pytest.mark.parametrize(
+    ("returned", "taken"),
+    [
+        ("torch.max(x, -1)", lambda found: (found.values, found.indices)),
+        ("Found(x.amax(-1), x.argmax(-1))", lambda found: (found.best, found.place)),
+        ("[Found(x.amax(-1), x.argmax(-1))]", lambda found: (found[0].best, found[0].place)),
+        ("collections.OrderedDict(b=x.amax(-1), a=x.argmax(-1))", lambda found: tuple(found.values())),
+    ],
+    ids=["torch_s", "named", "within", "ordered"],
+)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_an_answer_has_the_names_that_the_original_s_has(
+    tmp_path: Path, returned: str, taken: Callable[[Any], Any], compiled: bool
+) -> None:
+    torch.compiler.reset()
+    head = "import collections\nFound = collections.namedtuple('Found', 'best place')\n"
+    task = head + SUMS.replace("x.sum(-1)", returned)
+    kernel = head + "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return " + returned
+    model, x = (op := file_of(tmp_path, task, kernel, "best")).ModelNew(), torch.randn(6, 8)
+    called: Any = torch.compile(model, fullgraph=True, backend="aot_eager") if compiled else model
+    for _ in range(2):
+        torch.testing.assert_close(taken(called(x)), (x.amax(-1), x.argmax(-1)))
+    with pytest.warns(UserWarning, match="were not verified"):
+        torch.testing.assert_close(taken(model(x[:3])), (x[:3].amax(-1), x[:3].argmax(-1)))
+    assert op.calls(model) == {"": {"kernel": 2, "reference": 1}}

@@ -60,6 +60,32 @@ def test_constants_made_by_host_code_become_plan_data(trace: Trace) -> None:
     assert struct.unpack("<2f", zlib.decompress(base64.b64decode(constant.data))) == (1.0, 2.5)
 
 
+@pytest.mark.parametrize(
+    ("array", "shape", "stride", "data"),
+    [
+        ("np.arange(6.0, dtype='f').reshape(2, 3).T", (3, 2), (1, 3), range(6)),
+        ("np.arange(7.0, dtype='f')[::3]", (3,), (3,), range(7)),
+        ("np.broadcast_to(np.arange(2.0, dtype='f'), (3, 2))", (3, 2), (0, 1), range(2)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The given NumPy array")
+def test_an_array_that_is_not_row_major_is_plan_data_as_it_lies_in_memory(
+    trace: Trace, array: str, shape: tuple[int, ...], stride: tuple[int, ...], data: range
+) -> None:
+    body = f"import numpy as np; return scale(torch.from_numpy({array}).to(x.device).contiguous())"
+    result = plan(trace(module(body), tensor(6)))
+    (constant,) = [s for s in result.storages if s.origin == "constant"]
+    assert constant.data is not None
+    assert list(struct.unpack(f"<{len(data)}f", zlib.decompress(base64.b64decode(constant.data)))) == list(data)
+    read = next(step for step in result.run if isinstance(step, Aten)).args[0]["$tensor"]
+    assert (tuple(read["shape"]), tuple(read["stride"]), read["offset"]) == (shape, stride, 0)
+
+
+def test_a_tensor_that_only_the_constructor_is_given_is_refused_with_what_the_task_can_do(trace: Trace) -> None:
+    reply = trace(module("return scale(x * self.w)", "self.w = args[0]"), tensor(6), init=(tensor(6),))
+    assert "register_buffer" in rejected(reply)
+
+
 def test_parameters_are_tied_to_the_reference_by_name(trace: Trace) -> None:
     source = module("return scale(self.proj.weight)", "self.proj = nn.Linear(4, 6)")
     state = {"proj.weight": TensorSpec((6, 4), "float32"), "proj.bias": TensorSpec((6,), "float32")}
@@ -117,6 +143,43 @@ def tuned(x, y, n, B: tl.constexpr, EVEN: tl.constexpr):
     assert reply.failure is None
     assert [p.launches[0].grid[0] for p in reply.plans] == [8, 8, 4, 4]
     assert [p.kernels[0].options["num_warps"] for p in reply.plans] == [2, 4, 2, 4]
+
+
+TUNED = """
+@triton.autotune([triton.Config({{"B": block}}) for block in ({blocks})], key=["n"]{more})
+@triton.jit
+def scaled(x, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i, mask=i < n) * 2, mask=i < n)
+"""
+LAUNCHED = "{}[lambda c: (triton.cdiv({}.numel(), c['B']),)]({}, {}, {}.numel())"
+
+
+def test_autotuned_kernels_of_one_name_are_told_apart_by_what_they_offer(trace: Trace) -> None:
+    source = TUNED.format(blocks="64, 128", more="") + "first = scaled\n" + TUNED.format(blocks="32, 256, 512", more="")
+    body = f"""a, b = torch.empty_like(x), torch.empty_like(x)
+        {LAUNCHED.format("first", "x", "x", "a", "x")}
+        {LAUNCHED.format("scaled", "a", "a", "b", "a")}
+        return b"""
+    reply = trace(source + module(body), tensor(1024), max_variants=9)
+    grids = [tuple(launch.grid[0] for launch in its.launches) for its in reply.plans]
+    assert grids == [(16, 32), (8, 32), (16, 4), (16, 2)]
+    assert [its.variant[:17] for its in reply.plans[1:]] == [
+        "scaled: B: 128, n",
+        "scaled (2): B: 25",
+        "scaled (2): B: 51",
+    ]
+
+
+def test_a_call_for_which_configs_are_pruned_leaves_another_one_its_own(trace: Trace) -> None:
+    few = "def few(configs, named, **_): return configs[:1] if named['n'] < 100 else configs\n"
+    source = few + TUNED.format(blocks="64, 128", more=", prune_configs_by={'early_config_prune': few}")
+    body = f"""part, a, b = x[:50], torch.empty(50, device=x.device), torch.empty_like(x)
+        {LAUNCHED.format("scaled", "part", "part", "a", "part")}
+        {LAUNCHED.format("scaled", "x", "x", "b", "x")}
+        return a, b"""
+    reply = trace(source + module(body), tensor(1024), max_variants=9)
+    assert [tuple(launch.grid[0] for launch in its.launches) for its in reply.plans] == [(1, 16), (1, 8)]
 
 
 def test_tuples_and_dicts_of_outputs_keep_their_structure(trace: Trace) -> None:
@@ -221,6 +284,11 @@ def test_reading_a_value_that_depends_on_constants_only_is_allowed(trace: Trace)
         ("torch.backends.cuda.matmul.allow_tf32 = True; return scale(x)", "sets TF32"),
         ("torch.set_float32_matmul_precision('high'); return scale(x)", "sets TF32"),
         ("torch.backends.fp32_precision = 'tf32'; return scale(x)", "sets TF32"),
+        (
+            "z = torch.view_as_complex(x.view(4, 2)); return scale(torch.view_as_real(z.conj() * z))",
+            "Write the sign out",
+        ),
+        ("return scale(torch.view_as_complex(x.view(4, 2)).conj().imag.contiguous())", "Write the sign out"),
     ],
 )
 def test_what_a_plan_cannot_say_is_rejected_in_plain_words(trace: Trace, body: str, words: str) -> None:
