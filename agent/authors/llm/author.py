@@ -80,7 +80,7 @@ from kerneltune.agent.models.types import (
 from kerneltune.agent.settings import Strategy
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.reflect import PlanWork, Roofline, counters_in_words, facts_of, roofline, work_of
-from kerneltune.tools.schema.codec import Json, encode
+from kerneltune.tools.schema.codec import Json, did_you_mean, encode, one_line
 from kerneltune.tools.schema.errors import WorkerError
 from kerneltune.tools.schema.gpus import Gpu, gpu_for_arch
 from kerneltune.tools.schema.messages import SassReply
@@ -91,7 +91,7 @@ from kerneltune.tools.update import Update
 # The four tools as a model sees them, and its calls of them ---------------------------------------------------------
 
 
-_MOST_PROBLEMS = 4
+_MOST_PROBLEMS, _MOST_TOLD = 4, 800  # faults of a call, and characters of all of them
 _MOST_NAMED = 12  # attempts that an error lists
 _MOST_NUMBER = 1_000_000
 _NEAREST = 3  # lines that are shown when nothing matches
@@ -491,18 +491,23 @@ def _arguments(call: ToolCall) -> _Arguments:
 
 
 def argument_problems(error: ValidationError, kind: type[BaseModel]) -> str:
-    """What pydantic found wrong with the arguments of a call."""
-    return "; ".join(_argument_problem(one, kind) for one in error.errors()[:_MOST_PROBLEMS])
+    """What pydantic found wrong with the arguments of a call or with a request, without its words for our classes."""
+    return one_line("; ".join(_argument_problem(one, kind) for one in error.errors()[:_MOST_PROBLEMS]), _MOST_TOLD)
 
 
 def _argument_problem(error: Any, kind: type[BaseModel]) -> str:
-    place = ".".join(map(str, error["loc"])) or "the arguments"
-    if error["type"] == "extra_forbidden" and len(error["loc"]) == 1:
-        return f"`{place}`: there is no such argument; it takes {', '.join(kind.model_fields)}"
-    if error["type"] in ("missing", "extra_forbidden"):
-        return f"`{place}`: {error['msg'].lower()}"
-    given = error.get("input")
-    return f"`{place}`: {error['msg'].lower()}, not {type(given).__name__} {str(given)[:60]!r}"
+    loc, what = error["loc"], error["msg"].removeprefix("Value error, ")
+    what = what[:1].lower() + what[1:]
+    if not loc:
+        return "this is no JSON object" if error["type"] == "model_type" else what
+    if error["type"] == "extra_forbidden":
+        known = kind.model_fields if len(loc) == 1 else {}
+        takes = f"; it takes {', '.join(known)}" if known else ""
+        what = f"no such field{did_you_mean(str(loc[-1]), known, takes, lead='; ')}"
+    elif error["type"] != "missing":
+        given = error["input"]
+        what += f", not {type(given).__name__} {str(given)[:60]!r}"
+    return f"`{'.'.join(map(str, loc))}`: {what}"
 
 
 def apply(source: str, edits: Sequence[EditArguments]) -> tuple[str, Notes]:
@@ -701,6 +706,7 @@ class LlmConversation:
                 return StopReason.AUTHOR_DONE
         elif reply.stop == "context":
             self._compact(KEPT_EXCHANGES - 1)
+            self._hear(self.prompts.nudge("cut_off"))  # no provider has to take a request that ends with a reply
         elif over := self._prod(reply):
             return over
         patience = 2 if self.executor.drafts else 1  # why they were written should not be forgotten before their bench

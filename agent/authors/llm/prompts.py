@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from math import exp, inf, log, prod
+from math import exp, inf, log
 from statistics import median
 from typing import Literal, TypeGuard
 
@@ -25,7 +25,7 @@ from kerneltune.tools.corpus import example
 from kerneltune.tools.languages import base as languages
 from kerneltune.tools.receipt import HIDDEN, author_view
 from kerneltune.tools.reflect import Roofline, bottlenecks, facts_of, limits_in_words
-from kerneltune.tools.schema.codec import Json, one_line, plain, syntax_tree
+from kerneltune.tools.schema.codec import Json, one_line, plain, plural, syntax_tree
 from kerneltune.tools.schema.gpus import GPUS, Ceilings, Gpu, gpu_named, rate_tflops, speed_of_light, tree_bytes
 from kerneltune.tools.schema.messages import Baselines, SassReply
 from kerneltune.tools.schema.sass import (
@@ -38,7 +38,7 @@ from kerneltune.tools.schema.sass import (
     innermost,
     made_of,
 )
-from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec, contracts_in_words
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec, contracts_in_words, row_major, tensors_of
 from kerneltune.tools.schema.verdict import KernelReport, Verdict, fastest_first, launches_in_words
 from kerneltune.tools.update import Update
 
@@ -127,16 +127,16 @@ class RunPrompts:
     def standing(self, remaining: Remaining) -> str:
         """What is left of a run, and what is to be beaten: the best, before there is one the baselines, which are
         waited for."""
-        limits = (
-            (remaining.attempts, "{:.0f} attempts"),
-            (remaining.time_s, "{:.0f} s"),
-            (remaining.cost_usd, "${:.2f}"),
+        limits: tuple[tuple[float, Callable[[float], str]], ...] = (
+            (remaining.attempts, lambda attempts: plural(round(attempts), "attempt")),
+            (remaining.time_s, "{:.0f} s".format),
+            (remaining.cost_usd, "${:.2f}".format),
         )
         leader = self._tracker.best
         found = self._baselines() if self._baselines and not leader else None
         return render(
             "standing.j2",
-            left=[words.format(max(0.0, value)) for value, words in limits if value != inf],
+            left=[in_words(max(0.0, value)) for value, in_words in limits if value != inf],
             best=leader.number if leader else None,
             result=result_words(leader, leader.judged) if leader else "",
             baselines={name: _us(us) for name, us in found.times_us.items()} if found else {},
@@ -225,31 +225,17 @@ def tree(value: Json | TensorSpec) -> str:
 
 
 def _tree(value: Json | TensorSpec) -> str:
+    if isinstance(value, Mapping) and "$tensor" in value:
+        value = next(spec for _, spec in tensors_of(value))
     if isinstance(value, TensorSpec):
-        return _tensor(value.shape, value.dtype, value.stride)
-    if isinstance(value, Mapping):
-        return _node(value)
-    if isinstance(value, list | tuple):
-        return f"({', '.join(map(_tree, value))})"
-    return repr(value)
-
-
-def _node(value: Mapping[str, Json]) -> str:
-    if "$tensor" in value:
-        leaf = value["$tensor"]
-        return (
-            _tree(leaf) if isinstance(leaf, TensorSpec) else _tensor(leaf["shape"], leaf["dtype"], leaf.get("stride"))
-        )
-    if len(value) == 1 and next(iter(value)).startswith("$"):  # a tuple, a dict, a dtype, …
+        apart = value.stride is not None and value.stride != row_major(value.shape)
+        return f"{value.dtype}{list(value.shape)}" + (f" stride {list(value.stride or ())}" if apart else "")
+    if isinstance(value, Mapping) and len(value) == 1 and next(iter(value)).startswith("$"):  # a tuple, a dtype, …
         inner = next(iter(value.values()))
         return inner if isinstance(inner, str) else _tree(inner)
-    return "{" + ", ".join(f"{key}: {_tree(inner)}" for key, inner in value.items()) + "}"
-
-
-def _tensor(shape: Sequence[int], dtype: str, stride: Sequence[int] | None) -> str:
-    row_major = [prod(shape[i + 1 :]) for i in range(len(shape))]
-    strides = f" stride {list(stride)}" if stride is not None and list(stride) != row_major else ""
-    return f"{dtype}{list(shape)}{strides}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_tree(inner)}" for key, inner in value.items()) + "}"
+    return f"({', '.join(map(_tree, value))})" if isinstance(value, list | tuple) else repr(value)
 
 
 def light_values(spec: TaskSpec, gpu: Gpu, ceilings: Ceilings | None = None) -> Values | None:

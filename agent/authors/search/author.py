@@ -1,7 +1,7 @@
 """The author that needs no key and no network: Inductor's kernels, expert kernels, and a search over both."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kerneltune.agent.attempt import Attempt, Earlier, Proposal, SearchPoint, point_of
 from kerneltune.agent.authors.search.clean import (
@@ -13,10 +13,10 @@ from kerneltune.agent.authors.search.clean import (
     library_calls,
 )
 from kerneltune.agent.authors.search.experts import experts, float32_products, ptx_experts
-from kerneltune.agent.authors.search.model_source import listed_cases
 from kerneltune.agent.authors.search.neighbours import (
     SHARED_LIMIT_BYTES,
     CannotLower,
+    LowersTooLong,
     Move,
     NoKernel,
     Remembered,
@@ -31,8 +31,8 @@ from kerneltune.tools.languages.ptx.candidate import CannotSay
 from kerneltune.tools.schema.codec import Json, decode, encode, syntax_tree
 from kerneltune.tools.schema.errors import WorkerError
 from kerneltune.tools.schema.gpus import GPUS, gpu_for_arch, speed_of_light
-from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
-from kerneltune.tools.task.load import FLAGS
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, tensors_of
+from kerneltune.tools.task.load import replaced_by_cases
 
 Lower = Callable[[str, dict[str, Json], int], LoweredCode]
 
@@ -56,7 +56,7 @@ def through(call: Callable[[dict[str, Json]], dict[str, Json]]) -> Lower:
     def lower(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
         reply = call({"source": source, "overrides": overrides, "arch": arch})
         if "error" in reply:
-            raise CannotLower(str(reply["error"]))
+            raise (LowersTooLong if reply.get("late") else CannotLower)(str(reply["error"]))
         return decode(LoweredCode, reply["lowered"])
 
     return lower
@@ -99,6 +99,7 @@ class OfflineAuthor:
         self._given: dict[str, set[str]] = {}  # by task, fingerprints of what was proposed
         self._memory: dict[str, Remembered] = {}
         self._put_off: set[tuple[str, str]] = set()
+        self._only_known: set[str] = set()  # tasks whose code for all shapes takes too long
         self.problems: list[str] = []  # why Inductor's kernels are missing, for a warning to the user
 
     def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
@@ -247,13 +248,16 @@ class OfflineAuthor:
     def _lower_case(
         self, task: TaskSpec, case: CaseSpec, also: dict[str, Json], products: Sketch | None
     ) -> list[LoweredCode]:
-        try:
-            code = self._lower(task.source, {**overrides(task, case), **also, "dynamic": True}, self._arch)
-            if code.facts.covers(_arguments(case, code.facts)):
-                clean(task.name, task.source, [code], products=products)
-                return [code]
-        except (CannotLower, WorkerError) as error:
-            self.problems.append(f"no kernels for all shapes, only for known ones: {error}")
+        if task.sha256 not in self._only_known:  # each further case lost 10 s
+            try:
+                code = self._lower(task.source, {**overrides(task, case), **also, "dynamic": True}, self._arch)
+                if code.facts.covers(_arguments(case, code.facts)):
+                    clean(task.name, task.source, [code], products=products)
+                    return [code]
+            except (CannotLower, WorkerError) as error:
+                self.problems.append(f"no kernels for all shapes, only for known ones: {error}")
+                if isinstance(error, LowersTooLong):
+                    self._only_known.add(task.sha256)
         return [] if case is task.main else [self._lower(task.source, {**overrides(task, case), **also}, self._arch)]
 
 
@@ -296,19 +300,28 @@ def overrides(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
 
 
 def _made(task: TaskSpec, case: CaseSpec) -> dict[str, Json]:
-    listed = next((item for item in listed_cases(syntax_tree(task.source)) if item.get("name") == case.name), {})
-    constants = {key: value for key, value in listed.items() if key not in FLAGS}
-    return {**constants, "init_args": encode(case.init_args)}
+    return {**replaced_by_cases(syntax_tree(task.source)).get(case.name, {}), "init_args": encode(case.init_args)}
 
 
 def _arguments(case: CaseSpec, facts: LoweringFacts) -> CaseArguments:
     state = {name: (spec.shape, spec.dtype) for name, spec in case.state.items()}
-    inputs = [(spec.shape, spec.dtype) for spec in _tensors(encode(case.inputs))]
-    return CaseArguments(state, inputs, facts.cases.get(case.name, {}))
+    specs = [spec for _, spec in tensors_of(case.inputs)]
+    strides = {place: [*spec.stride] for place, spec in enumerate(specs) if spec.stride is not None}
+    inputs = [(spec.shape, spec.dtype) for spec in specs]
+    return CaseArguments(state, inputs, facts.cases.get(case.name, {}), strides, [*_plain(encode(case.inputs))])
 
 
-def _tensors(tree: Json) -> list[TensorSpec]:
-    if isinstance(tree, dict) and "$tensor" in tree:
-        return [decode(TensorSpec, tree["$tensor"])]
-    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
-    return [spec for child in children for spec in _tensors(child)]
+def _plain(tree: Json) -> Iterator[str]:
+    """What is no tensor among the inputs, as Python text, in the order of `LoweringFacts.inputs`."""
+    if isinstance(tree, dict):
+        if "$float" in tree:
+            yield f"float('{tree['$float']}')"
+        elif "$dtype" in tree:
+            yield f"torch.{tree['$dtype']}"
+        elif "$tensor" not in tree:
+            yield from _plain(tree["$tuple"] if "$tuple" in tree else [*tree.get("$dict", tree).values()])
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _plain(value)
+    else:
+        yield repr(tree)

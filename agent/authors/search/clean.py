@@ -30,17 +30,21 @@ class InductorKernel:
 @dataclass(frozen=True)
 class CaseArguments:
     """What a forward is called with in a case: shape and dtype by state_dict key and of each tensor among the inputs,
-    and the attributes that differ between cases, as Python text."""
+    and the attributes that differ between cases, as Python text. `strides`: of the inputs that are not row-major, by
+    their place among the tensors; `values`: the inputs that are no tensors, as Python text."""
 
     state: Mapping[str, tuple[tuple[int, ...], str]]
     inputs: Sequence[tuple[tuple[int, ...], str]]
     attributes: Mapping[str, str]
+    strides: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    values: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class LoweringFacts:
-    """`state`: shape and dtype of each tensor that the model holds; `tensors`: shape, dtype, row-major? of each tensor
-    input; `symbols`: size symbol -> (argument, dimension), arguments being the state's tensors, then the inputs'.
+    """`state`: shape and dtype of each tensor that the model holds; `inputs`: {"$i": n} for each tensor, Python text
+    for all else; `tensors`: shape, dtype of each tensor input, strides where it is not row-major; `symbols`: size
+    symbol -> (argument, dimension), arguments being the state's tensors, then the inputs'.
 
     Attributes that differ between cases: `sizes` has the symbols of those that the code reads at run time, `baked` the
     values, as text, of those that it took for constants; `cases` has all of them in each of the task's cases.
@@ -48,7 +52,7 @@ class LoweringFacts:
 
     state: dict[str, tuple[list[int], str]]
     inputs: list[Json]
-    tensors: list[tuple[list[int], str, bool]]
+    tensors: list[tuple[list[int], str, list[int] | None]]
     symbols: dict[str, tuple[int, int]]
     guards: list[str]
     outputs: str
@@ -72,6 +76,13 @@ class LoweringFacts:
         given = [*(case.state.get(n, o) for n, o in zip(self.state, self.own, strict=False)), *case.inputs]
         if len(given) != len(self.own) or not all(map(_alike, given, self.own)):
             return False
+        leaves = (leaf for tree in self.inputs for _, leaf in _leaves(tree, ""))
+        if list(case.values) != [leaf for leaf in leaves if isinstance(leaf, str)]:
+            return False
+        copied = {tree["$i"] for tree in self.inputs if isinstance(tree, dict) and "$i" in tree}  # see `_contiguous`
+        for place, (_, _, stride) in enumerate(self.tensors):
+            if case.strides.get(place) != stride and (stride or place not in copied):
+                return False
         free = set(self.symbols.values())
         places = ((i, d) for i, (shape, _) in enumerate(self.own) for d in range(len(shape)))
         if any(given[i][0][d] != self.own[i][0][d] for i, d in places if (i, d) not in free):
@@ -917,10 +928,11 @@ _VIEW = '''def view(tensor, size, stride, offset=0):
 
 @dataclass(frozen=True)
 class _Forward:
-    """One lowering as a method: when it applies, what it does, and the kernels it launches. `shapes`: of what the model
-    holds and is given, as lowered, by its text."""
+    """One lowering as a method of `arguments`: when it applies, what it does, and the kernels it launches. `shapes`: of
+    what the model holds and is given, as lowered, by its text."""
 
     name: str
+    arguments: list[str]
     when: list[str]
     body: list[str]
     kernels: dict[str, CleanKernel]
@@ -934,12 +946,11 @@ def clean(
     """A candidate from one or more lowerings of a task. With `products` the functions of that expert take the places of
     library products. Raises CannotLower if more than Triton and ATen is needed, NoKernel if none is left to write."""
     statements, model, parameters = model_parts(source)
-    arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]][1:]
     is_recurrent = any(f".{RECURRENT}.default(" in code.text for code in lowered)
     steps = recurrent_layers() if is_recurrent else None
     functions = [sketch for sketch in (products, steps) if sketch]
     taken = {name for sketch in functions for name in re.findall(r"(?m)^def (\w+)", sketch.source)}
-    forwards = [_forward(task, i, code, arguments, taken) for i, code in enumerate(lowered)]
+    forwards = [_forward(task, i, code, parameters, taken) for i, code in enumerate(lowered)]
     kernels = [k for f in forwards for k in f.kernels.values()]
     made = [_with_products(forward) if products else set() for forward in forwards]
     if products and not made[0]:
@@ -1087,8 +1098,10 @@ def _formula(facts: LoweringFacts) -> str:
     return f"algebraic: {', '.join(facts.algebraic)}"
 
 
-def _forward(task: str, number: int, code: LoweredCode, arguments: list[str], taken: set[str]) -> _Forward:
+def _forward(task: str, number: int, code: LoweredCode, parameters: ast.arguments, taken: set[str]) -> _Forward:
     facts = code.facts
+    given_names = _names(parameters)[1:]
+    arguments = [_renamed(name, given_names) for name in given_names]
     leaves = _leaf_texts(arguments, facts.inputs)
     if not leaves:
         raise CannotLower("forward takes no tensor")
@@ -1102,7 +1115,23 @@ def _forward(task: str, number: int, code: LoweredCode, arguments: list[str], ta
     names = Names(given, symbols, kernels, f"{leaves[0]}.device")
     body = [*_contiguous(arguments, leaves, facts), *forward_body(code.text, names, facts.outputs)]
     shapes = {text: shape for text, (shape, _) in zip(tensors, facts.own, strict=True)}
-    return _Forward(name, _condition(facts, tensors, symbols), body, kernels, facts, shapes)
+    return _Forward(name, arguments, _condition(facts, parameters), body, kernels, facts, shapes)
+
+
+def _names(parameters: ast.arguments) -> list[str]:
+    """What a forward calls the arguments that have a place, itself first."""
+    return [a.arg for a in [*parameters.posonlyargs, *parameters.args]]
+
+
+# what Inductor's code and ours call things where a forward's arguments are called something, too
+_TAKEN = re.compile(r"(buf|arg|primals_|ps|s|u|stream)\d+(_\d+)?|view|split_\w+|\w+_kernel")
+
+
+def _renamed(name: str, others: Sequence[str]) -> str:
+    """How an argument is called beside Inductor's names."""
+    if not _TAKEN.fullmatch(name) and name not in _KNOWN:
+        return name
+    return next(new for count in range(1, len(others) + 2) if (new := name + "_" * count) not in others)
 
 
 def _roles(
@@ -1137,37 +1166,44 @@ def _parameter(old: str, given: str, symbols: dict[str, str]) -> str:
 
 def _leaf_texts(arguments: list[str], inputs: list[Json]) -> list[str]:
     """How the forward reaches each tensor: `x`, `pair[0]`, `batch['mask']`."""
-    found: list[str] = []
-    for name, tree in zip(arguments, inputs, strict=False):
-        _walk(tree, name, found)
-    return found
+    pairs = zip(arguments, inputs, strict=False)
+    return [text for name, tree in pairs for text, leaf in _leaves(tree, name) if isinstance(leaf, dict)]
 
 
-def _walk(tree: Json, text: str, found: list[str]) -> None:
+def _leaves(tree: Json, text: str) -> Iterator[tuple[str, Json]]:
+    """Each leaf of an input, {"$i": n} or a value as Python text, and how the forward reaches it."""
     if isinstance(tree, list):
         for index, value in enumerate(tree):
-            _walk(value, f"{text}[{index}]", found)
-    elif isinstance(tree, dict) and "$i" in tree:
-        found.append(text)
-    elif isinstance(tree, dict):
+            yield from _leaves(value, f"{text}[{index}]")
+    elif isinstance(tree, dict) and "$i" not in tree:
         for key, value in tree["$dict"].items():
-            _walk(value, f"{text}[{key!r}]", found)
+            yield from _leaves(value, f"{text}[{key!r}]")
+    else:
+        yield text, tree
 
 
 def _state_text(path: str) -> str:
     text = "self"
     for part in path.split("."):
-        text += f".{part}" if part.isidentifier() else f"[{part}]"
+        if part.isdigit():
+            text += f"[{part}]"
+        else:  # a ModuleDict's keys may be anything
+            text = f"{text}.{part}" if part.isidentifier() else f"getattr({text}, {part!r})"
     return text
 
 
 def _contiguous(arguments: list[str], leaves: list[str], facts: LoweringFacts) -> list[str]:
-    rows = [leaf for leaf, (_, _, row_major) in zip(leaves, facts.tensors, strict=True) if row_major]
+    rows = [leaf for leaf, (_, _, stride) in zip(leaves, facts.tensors, strict=True) if stride is None]
     return [f"{leaf} = {leaf}.contiguous()" for leaf in rows if leaf in arguments]
 
 
-def _condition(facts: LoweringFacts, tensors: list[str], symbols: dict[str, str]) -> list[str]:
-    """What has to hold for these kernels: dtypes, sizes and attributes that they were written for."""
+def _condition(facts: LoweringFacts, parameters: ast.arguments) -> list[str]:
+    """What has to hold for these kernels: dtypes, sizes, layouts, values and attributes that they were written for."""
+    arguments = _names(parameters)[1:]
+    leaves = _leaf_texts(arguments, facts.inputs)
+    tensors = [*map(_state_text, facts.state), *leaves]
+    symbols = {s: f"{tensors[i]}.shape[{d}]" for s, (i, d) in facts.symbols.items()}
+    symbols |= {symbol: _state_text(path) for path, symbol in facts.sizes.items()}
     count, free = len(facts.state), set(facts.symbols.values())
     telling = [index for index, path in enumerate(facts.state) if path in facts.differs][:MOST_OF_STATE]
     dtypes: dict[str, list[str]] = {}
@@ -1185,7 +1221,30 @@ def _condition(facts: LoweringFacts, tensors: list[str], symbols: dict[str, str]
     alike += [" == ".join([*texts, str(shape)]) for shape, texts in shapes.items()]
     baked = [f"{_state_text(path)} == {text}" for path, text in facts.baked.items()]
     guards = [_substitute(guard, symbols) for guard in facts.guards]
-    return list(dict.fromkeys([*alike, *tests, *baked, *guards]))
+    layouts = _layouts(arguments, leaves, facts)
+    return list(dict.fromkeys([*alike, *tests, *baked, *guards, *layouts, *_values(arguments, parameters, facts)]))
+
+
+def _layouts(arguments: list[str], leaves: list[str], facts: LoweringFacts) -> list[str]:
+    """Where tensors have to lie as they were lowered: those that `_contiguous` does not copy."""
+    found = []
+    for leaf, (_, _, stride) in zip(leaves, facts.tensors, strict=True):
+        if stride is not None:
+            found.append(f"{leaf}.stride() == {tuple(stride)}")
+        elif leaf not in arguments:
+            found.append(f"{leaf}.is_contiguous()")
+    return found
+
+
+def _values(arguments: list[str], parameters: ast.arguments, facts: LoweringFacts) -> list[str]:
+    """What arguments that are no tensors have to be, those with a default that the lowered call left out, too."""
+    pairs = zip(arguments, facts.inputs, strict=False)
+    given = {path: leaf for name, tree in pairs for path, leaf in _leaves(tree, name) if isinstance(leaf, str)}
+    defaults = dict(zip(arguments[::-1], parameters.defaults[::-1], strict=False))
+    unsaid = {name: defaults.get(name) for name in arguments[len(facts.inputs) :]}
+    unsaid |= {a.arg: value for a, value in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)}
+    given |= {name: ast.unparse(value) for name, value in unsaid.items() if isinstance(value, ast.Constant)}
+    return [f"{path} {'is' if text in ('None', 'True', 'False') else '=='} {text}" for path, text in given.items()]
 
 
 def _substitute(text: str, symbols: dict[str, str]) -> str:
@@ -1219,7 +1278,7 @@ def _helpers(lowered: Sequence[LoweredCode], texts: Sequence[str]) -> list[str]:
 
 
 def _model(model: ast.ClassDef, parameters: ast.arguments, forwards: list[_Forward]) -> str:
-    arguments = [a.arg for a in [*parameters.posonlyargs, *parameters.args]]
+    arguments = _names(parameters)
     lines = [ast.unparse(model)] if model.body else [f"class ModelNew({', '.join(map(ast.unparse, model.bases))}):"]
     lines.append(f"\n    def forward({_signature(parameters)}):")
     for forward in forwards:
@@ -1229,7 +1288,7 @@ def _model(model: ast.ClassDef, parameters: ast.arguments, forwards: list[_Forwa
     shapes = ", ".join(f"tuple({leaf}.shape)" for leaf in _leaf_texts(arguments[1:], forwards[0].facts.inputs))
     lines.append(f'        raise NotImplementedError(f"no kernels for inputs of shape {{({shapes},)}} in this dtype")')
     for forward in forwards:
-        lines.append(f"\n    def {forward.name}({', '.join(arguments)}):")
+        lines.append(f"\n    def {forward.name}({', '.join([arguments[0], *forward.arguments])}):")
         lines.append(textwrap.indent("\n".join(forward.body), " " * 8))
     return "\n".join(lines)
 

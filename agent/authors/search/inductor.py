@@ -40,6 +40,7 @@ from kerneltune.agent.authors.search import algebra
 from kerneltune.agent.authors.search.clean import RECURRENT, InductorKernel, LoweredCode, LoweringFacts, kernel_texts
 from kerneltune.tools.backends import stand_ins
 from kerneltune.tools.schema.codec import Json, encode, syntax_tree
+from kerneltune.tools.schema.task import rebuilt
 from kerneltune.tools.trace.recorder import CopiedFakes
 
 # ---
@@ -84,18 +85,34 @@ _SAID_BY_PARAMETERS = {  # of torch's own modules, whose forward does not read t
 
 
 def plain(model: nn.Module) -> dict[Path, Any]:
-    """Numbers, texts, dtypes and sequences of them that the model and its submodules hold, by path."""
-    found = {}
+    """Numbers, texts, dtypes, and lists and dicts of them that the model, its submodules and their settings hold, by
+    path, and which class each submodule and which function each attribute is."""
+    found: dict[Path, Any] = {}
     for prefix, module in model.named_modules():
         torchs_own = type(module).__module__.startswith("torch.nn.")
         left_out = _OF_EVERY_MODULE | (_SAID_BY_PARAMETERS if torchs_own else set())
+        path = f"{prefix}." if prefix else ""
+        if prefix:
+            found[f"{path}__class__.__name__"] = type(module).__name__
         for name, value in vars(module).items():
-            if name not in left_out and _is_plain(value):
-                found[f"{prefix}.{name}" if prefix else name] = value
+            if name not in left_out:
+                found |= {f"{path}{name}{rest}": held for rest, held in _held(value)}
     return found
 
 
+def _held(value: Any) -> Iterator[tuple[str, Any]]:
+    """What is plain of an attribute, and the path to it from there."""
+    if _is_plain(value):
+        yield "", value
+    elif callable(value):
+        yield from ((".__name__", name) for name in [getattr(value, "__name__", None)] if isinstance(name, str))
+    elif not isinstance(value, torch.Tensor):
+        yield from ((f".{name}", held) for name, held in getattr(value, "__dict__", {}).items() if _is_plain(held))
+
+
 def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_plain, [*value, *value.values()]))
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str | torch.dtype)
@@ -122,8 +139,8 @@ def text(value: Any) -> str:
 
 def put(model: nn.Module, path: Path, value: Any) -> None:
     """Set an attribute by its path."""
-    prefix, _, name = path.rpartition(".")
-    setattr(model.get_submodule(prefix), name, value)
+    *owners, name = path.split(".")
+    setattr(functools.reduce(getattr, owners, model), name, value)
 
 
 # ---
@@ -234,7 +251,7 @@ def facts_of(call: TracedModel, code: str, shape_env: ShapeEnv | None) -> Loweri
     return LoweringFacts(
         state={name: (_sizes(t), str(t.dtype).removeprefix("torch.")) for name, t in call.state.items()},
         inputs=_shape_tree(call.inputs, iter(range(len(leaves)))),
-        tensors=[(_sizes(t), str(t.dtype).removeprefix("torch."), t.is_contiguous()) for t in leaves],
+        tensors=[(_sizes(t), str(t.dtype).removeprefix("torch."), _stride(t)) for t in leaves],
         symbols=call.symbols,
         guards=list(dict.fromkeys(guard.replace("torch.sym_", "") for guard in guards)),  # sizes are plain integers
         outputs=_output_tree(call.outputs),
@@ -262,15 +279,19 @@ def _sizes(tensor: torch.Tensor) -> list[int]:
     return [int(s.node.hint) if isinstance(s, torch.SymInt) else s for s in sizes]
 
 
+def _stride(tensor: torch.Tensor) -> list[int] | None:
+    return None if tensor.is_contiguous() else [*tensor.stride()]
+
+
 def _shape_tree(tree: Any, numbers: Iterator[int]) -> Json:
-    """The inputs with {"$i": n} for tensors, in the order of the flat arguments."""
+    """The inputs with {"$i": n} for tensors, in the order of the flat arguments, and Python text for all else."""
     if isinstance(tree, torch.Tensor):
         return {"$i": next(numbers)}
     if isinstance(tree, list | tuple):
         return [_shape_tree(value, numbers) for value in tree]
     if isinstance(tree, dict):
         return {"$dict": {str(key): _shape_tree(value, numbers) for key, value in tree.items()}}
-    return str(tree)
+    return text(tree)
 
 
 def _output_tree(spec: Any) -> Json:
@@ -283,8 +304,12 @@ def _output_tree(spec: Any) -> Json:
         return f"[{', '.join(children)}]"
     if kind is dict:
         pairs = zip(spec.context, children, strict=True)
-        return "{{" + ", ".join(f"{key!r}: {child}" for key, child in pairs) + "}}"
+        return "{{" + ", ".join(f"{_braces_twice(repr(key))}: {child}" for key, child in pairs) + "}}"
     return f"({', '.join(children)}{',' if len(children) == 1 else ''})"
+
+
+def _braces_twice(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 # ---
@@ -558,7 +583,7 @@ def main(channel: Any) -> None:
             reply: dict[str, Json] = {"lowered": encode(code)}
         except TooLong as late:
             limit = f"Inductor takes more than {_limit_s(body):g} s of processor time for it"
-            reply = {"error": f"{limit}: {late}" if str(late) else limit}
+            reply = {"error": f"{limit}: {late}" if str(late) else limit, "late": True}
         except Exception as error:  # noqa: BLE001 - the task's code and Inductor may raise anything; the author goes on
             reply = {"error": in_words(error)}
         channel.send(reply)
@@ -661,26 +686,15 @@ def _sizes_among(call: TracedModel, shape_env: ShapeEnv) -> dict[str, tuple[str,
 
 
 def _given(overrides: dict[str, Json], key: str) -> list[Any]:
-    return [_build(tree) for tree in overrides[key]]
+    """Fake tensors and plain values."""
+    leaves = {"$tensor": _empty, "$dtype": lambda leaf, _: getattr(torch, leaf["$dtype"])}
+    return [rebuilt(tree, leaves) for tree in overrides[key]]
 
 
-def _build(tree: Json) -> Any:
-    """A fake tensor or plain value from the JSON of `tools.schema.task`."""
-    if isinstance(tree, list):
-        return [_build(value) for value in tree]
-    if not isinstance(tree, dict):
-        return tree
-    if "$tensor" in tree:
-        spec = tree["$tensor"]
-        empty = torch.empty(spec["shape"], dtype=getattr(torch, spec["dtype"]))
-        return empty.as_strided(spec["shape"], spec["stride"]) if spec.get("stride") else empty
-    if "$tuple" in tree:
-        return tuple(_build(value) for value in tree["$tuple"])
-    if "$dtype" in tree:
-        return getattr(torch, tree["$dtype"])
-    if "$float" in tree:
-        return float(tree["$float"])
-    return {key: _build(value) for key, value in tree.get("$dict", tree).items()}
+def _empty(leaf: Json, _: str) -> torch.Tensor:
+    shape, dtype, stride = (leaf["$tensor"].get(name) for name in ("shape", "dtype", "stride"))
+    empty = torch.empty(shape, dtype=getattr(torch, dtype))
+    return empty.as_strided(shape, stride) if stride else empty
 
 
 def _state(model: nn.Module) -> dict[str, torch.Tensor]:

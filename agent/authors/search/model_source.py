@@ -7,14 +7,14 @@ Copying the constructor keeps names and shapes of all parameters, random draws i
 import ast
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kerneltune.agent.authors.search.neighbours import CannotLower
 from kerneltune.tools.schema.codec import Json, decode, encode, expression_tree, syntax_tree
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
-from kerneltune.tools.task.load import class_named, method_named
+from kerneltune.tools.task.load import class_named, method_named, replaced_by_cases
 from kerneltune.tools.task.write import FORWARD, RENAMED
 
 # ---
@@ -32,9 +32,9 @@ def model_parts(source: str) -> tuple[list[str], ast.ClassDef, ast.arguments]:
         raise CannotLower("Model inherits its forward from a class of another file")
     stripped = _Constructor().visit(syntax_tree(ast.unparse(model)).body[0])
     _keep_called(stripped)
-    definitions = _definitions(tree)
-    needed = _reachable(stripped, definitions)
-    texts = [ast.unparse(_without_forward(s)) for s in tree.body if s is not model and _defines(s) & needed]
+    called = _called_by_constructors(tree)
+    needed = _reachable(stripped, _definitions(tree), called) | {"*"}  # that may be anything
+    texts = [ast.unparse(_without_forward(s, called)) for s in tree.body if s is not model and _defines(s) & needed]
     return texts, stripped, forward.args
 
 
@@ -77,10 +77,18 @@ class _Constructor(ast.NodeTransformer):
         return node
 
 
-def _keep_called(model: ast.ClassDef) -> None:
-    """Drop the docstring and every method that the constructor does not lead to."""
+def _called_by_constructors(tree: ast.Module) -> set[str]:
+    """Attributes that constructors and functions of the file read: a method among them may make a parameter's size."""
+    classes = (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
+    inits = filter(None, (method_named("__init__", found) for found in classes))
+    functions = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name != "get_inputs")
+    return {n.attr for part in (*inits, *functions) for n in ast.walk(part) if isinstance(n, ast.Attribute)}
+
+
+def _keep_called(model: ast.ClassDef, called: Container[str] = ("__init__",)) -> None:
+    """Drop the docstring and every method that neither the constructor nor `called` leads to."""
     methods = {n.name: n for n in model.body if isinstance(n, ast.FunctionDef)}
-    wanted, todo = set(), [m for m in methods if m == "__init__"]
+    wanted, todo = set(), [m for m in methods if m == "__init__" or (m in called and m != "forward")]
     while todo:
         name = todo.pop()
         wanted.add(name)
@@ -91,12 +99,12 @@ def _keep_called(model: ast.ClassDef) -> None:
     model.body = [n for n in model.body if n is not docstring and n not in unwanted]
 
 
-def _without_forward(node: ast.stmt) -> ast.stmt:
-    """A submodule's class only holds parameters in a candidate."""
+def _without_forward(node: ast.stmt, called: Container[str]) -> ast.stmt:
+    """A submodule's class only holds parameters in a candidate, and has what is `called` for them."""
     if isinstance(node, ast.ClassDef) and method_named("__init__", node):
         copy = syntax_tree(ast.unparse(node)).body[0]
         assert isinstance(copy, ast.ClassDef)
-        _keep_called(copy)
+        _keep_called(copy, called)
         return copy
     return node
 
@@ -108,6 +116,9 @@ def _defines(node: ast.stmt) -> set[str]:
         return {node.name}
     if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
         return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    if isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While):
+        inner = (child for child in ast.walk(node) if isinstance(child, ast.stmt) and child is not node)
+        return set().union(*map(_defines, inner))
     return set()
 
 
@@ -119,7 +130,7 @@ def _definitions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
     return found
 
 
-def _reachable(start: ast.AST, definitions: dict[str, list[ast.stmt]]) -> set[str]:
+def _reachable(start: ast.AST, definitions: dict[str, list[ast.stmt]], called: Container[str] = ()) -> set[str]:
     seen: set[str] = set()
     todo = list(loads(start))
     while todo:
@@ -128,7 +139,7 @@ def _reachable(start: ast.AST, definitions: dict[str, list[ast.stmt]]) -> set[st
             continue
         seen.add(name)
         for node in definitions[name]:
-            todo += loads(_without_forward(node))
+            todo += loads(_without_forward(node, called))
     return seen
 
 
@@ -137,7 +148,12 @@ def loads(node: ast.AST) -> Iterator[str]:
     return (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
 
 
+def _all_defined(text: str) -> set[str]:
+    return set().union(*map(_defines, syntax_tree(text).body))
+
+
 _IMPORTS = "import torch\nimport triton\nimport triton.language as tl"
+_PTX_IMPORTS = "import torch\nfrom kerneltune import PtxKernel"
 
 
 def with_forward(about: str, kernels: str, source: str, call: str) -> str:
@@ -151,7 +167,10 @@ def with_forward(about: str, kernels: str, source: str, call: str) -> str:
     model.body.append(syntax_tree(f"def forward({arguments}):\n    return {call}").body[0])
     imports = [s for s in statements if s.startswith(("import ", "from "))]
     rest = [s for s in statements if s not in imports]
-    top = "\n".join([f"{about}\n\n{_IMPORTS}", *(i for i in imports if i not in f"{_IMPORTS}\n{kernels}")])
+    if rest and (both := _all_defined(kernels) & _all_defined("\n".join(rest))):
+        raise CannotLower(f"the task and the expert have each their own {', '.join(sorted(both))}")
+    ours = _PTX_IMPORTS if "PtxKernel(" in kernels else _IMPORTS
+    top = "\n".join([f"{about}\n\n{ours}", *(i for i in imports if i not in f"{ours}\n{kernels}")])
     return "\n\n\n".join([top, kernels.strip(), *rest, ast.unparse(ast.fix_missing_locations(model))]) + "\n"
 
 
@@ -183,6 +202,7 @@ _DEFAULTS = {
     ("sum", "keepdim"): False,
     ("mean", "keepdim"): False,
     ("gelu", "approximate"): "none",
+    ("rms_norm", "eps"): None,
     ("cross_entropy", "reduction"): "mean",
     ("cross_entropy", "ignore_index"): -100,
     ("cross_entropy", "label_smoothing"): 0.0,
@@ -223,7 +243,7 @@ def formula(source: str, constants: Constants) -> tuple[ast.expr, list[str]] | N
         return None
     own = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     arguments = [a.arg for a in methods["forward"].args.args][1:]
-    value = _Inliner(methods, _modules(model), constants, own).body(
+    value = _Inliner(methods, _modules(model, own), constants, own).body(
         methods["forward"], {name: ast.Name(name, ast.Load()) for name in arguments}
     )
     return (value, arguments) if value is not None else None
@@ -241,22 +261,26 @@ def canonical(text: str) -> ast.expr:
 
 
 def known_constants(source: str, init_args: Sequence[Sequence[Json]]) -> dict[str, Json]:
-    """Values that are equal in all cases: of attributes that `__init__` takes from its arguments or from literals, and
-    of the file's constants that no case changes. `init_args` are the constructor's arguments in each case."""
+    """Values that are equal in all cases: of attributes that `__init__` takes from its arguments or from literals, of
+    these arguments ("__init__.dim"), and of the file's constants that no case changes. `init_args` are the
+    constructor's arguments in each case."""
     tree = syntax_tree(source)
     found: dict[str, Json] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
             found[ast.unparse(node.targets[0])] = node.value.value
-    changed = {key for case in listed_cases(tree) for key in case}
-    found = {name: value for name, value in found.items() if name not in changed}
+    changed = {name for constants in replaced_by_cases(tree).values() for name in constants}
+    set_here = [name for node in tree.body for name in _defines(node)]
+    found = {name: value for name, value in found.items() if name not in changed and set_here.count(name) == 1}
     own_model = class_named(tree, "Model")
     model = with_inherited(tree, own_model) if own_model else None
     init = method_named("__init__", model)
     if model is None or init is None:
         return found
     once = _set_once(model)
-    return {**found, **{key: v for key, v in _attributes(init, init_args).items() if key in once}}
+    arguments = _arguments(init, init_args)
+    of_arguments = {f"__init__.{name}": value for name, value in arguments.items()}
+    return {**found, **of_arguments, **{key: v for key, v in _attributes(init, arguments).items() if key in once}}
 
 
 def _set_once(model: ast.ClassDef) -> set[str]:
@@ -266,24 +290,36 @@ def _set_once(model: ast.ClassDef) -> set[str]:
     return {text for text in texts if texts.count(text) == 1}
 
 
-def _attributes(init: ast.FunctionDef, init_args: Sequence[Sequence[Json]]) -> dict[str, Json]:
+def _arguments(init: ast.FunctionDef, init_args: Sequence[Sequence[Json]]) -> dict[str, Json]:
+    """Of the constructor's arguments those that it does not change and that are the same in all cases."""
     changed = {n.id for n in ast.walk(init) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     names = [a.arg for a in init.args.args][1:]
-    given = {name: {repr(args[i]): args[i] for args in init_args if i < len(args)} for i, name in enumerate(names)}
     defaults = dict(zip(names[::-1], init.args.defaults[::-1], strict=False))
+    given: dict[str, dict[str, Json]] = {name: {} for name in names}
+    for args in init_args or [()]:
+        for i, (name, values) in enumerate(given.items()):
+            value = args[i] if i < len(args) else _literal(defaults.get(name))
+            values[repr(value)] = value
+    same = {name: next(iter(values.values())) for name, values in given.items() if len(values) == 1}
+    plain = {name: value for name, value in same.items() if isinstance(value, bool | int | float | str | None)}
+    return {name: value for name, value in plain.items() if name not in changed}
+
+
+def _attributes(init: ast.FunctionDef, arguments: Mapping[str, Json]) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for target, value in _assignments(init):
         key = ast.unparse(target)
-        if isinstance(value, ast.Name) and value.id in given and value.id not in changed:
-            values = list(given[value.id].values())
-            default = defaults.get(value.id)
-            if len(values) == 1 and isinstance(values[0], bool | int | float | str):
-                found[key] = values[0]
-            elif not values and isinstance(default, ast.Constant):
-                found[key] = default.value
+        if isinstance(value, ast.Name) and value.id in arguments:
+            found[key] = arguments[value.id]
         elif isinstance(value, ast.Constant):
             found[key] = value.value
     return found
+
+
+def _literal(default: ast.expr | None) -> Json:
+    """What an argument is that a case leaves out; a list, which is no constant, where that is more than a number."""
+    number = default.operand if isinstance(default, ast.UnaryOp) and isinstance(default.op, ast.USub) else default
+    return ast.literal_eval(default) if default and isinstance(number, ast.Constant) else []
 
 
 def _assignments(init: ast.FunctionDef) -> list[tuple[ast.expr, ast.expr]]:
@@ -298,23 +334,25 @@ def _assignments(init: ast.FunctionDef) -> list[tuple[ast.expr, ast.expr]]:
     return found
 
 
-def listed_cases(tree: ast.Module) -> list[dict[str, Json]]:
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CASES":
-            return list(ast.literal_eval(node.value))
-    return []
-
-
-def _modules(model: ast.ClassDef) -> dict[str, ast.Call]:
-    """NAME -> the call that makes self.NAME, of modules that we know."""
+def _modules(model: ast.ClassDef, own: Container[str]) -> dict[str, ast.Call]:
+    """NAME -> the call that makes self.NAME, of torch's modules that we know; `own`: what the file defines."""
     once, init = _set_once(model), method_named("__init__", model)
     return {
         target.attr: value
         for target, value in (_assignments(init) if init else [])
         if isinstance(target, ast.Attribute) and isinstance(value, ast.Call)
         if _last(value.func) in _MODULES or _last(value.func) in _WHOLE
+        if not isinstance(value.func, ast.Name) or value.func.id not in own  # a class of the file's computes its own
         if ast.unparse(target) in once
     }
+
+
+def _writes(node: ast.AST) -> bool:
+    """Whether it is a call that writes into its operands: `x.mul_(2)`, `F.relu(x, inplace=True)`."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = _last(node.func)
+    return (name.endswith("_") and not name.endswith("__")) or any(k.arg in ("out", "inplace") for k in node.keywords)
 
 
 def _last(node: ast.expr) -> str:
@@ -340,6 +378,8 @@ class _Inliner(ast.NodeTransformer):
         self._depth += 1
         try:
             for node in function.body:
+                if any(map(_writes, ast.walk(node))):  # what is read later has another value
+                    return None
                 if isinstance(node, ast.Return) and node.value is not None:
                     found: ast.expr = self.visit(_copy(node.value))
                     return found
@@ -379,8 +419,9 @@ class _Inliner(ast.NodeTransformer):
         return node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            return ast.Constant(-node.operand.value)  # type: ignore[operator]
+        number = node.operand.value if isinstance(node.operand, ast.Constant) else None
+        if isinstance(node.op, ast.USub) and isinstance(number, int | float):
+            return ast.Constant(-number)
         self.generic_visit(node)
         return node
 
@@ -424,15 +465,27 @@ class _Inliner(ast.NodeTransformer):
         value = self.body(function, values) if fits and not function.decorator_list else None
         return node if value is None else value
 
+    def _of_constructor(self) -> dict[str, ast.expr]:
+        """What names mean there: its arguments, not the file's constants of the same name, nor forward's arguments."""
+        init = self._methods.get("__init__")
+        known = {a.arg: f"__init__.{a.arg}" for a in (init.args.args[1:] if init else [])}
+        return {
+            name: ast.Constant(self._known[key]) if key in self._known else ast.Name(key, ast.Load())
+            for name, key in known.items()
+        }
+
     def _module(self, name: str, args: list[ast.expr], named: list[ast.keyword]) -> ast.expr:
         made = self._modules[name]
         if _last(made.func) in _WHOLE:
             return _spelled(_last(made.func), [*args, expression_tree(f"self.{name}")], named)
         function, options, held = _MODULES[_last(made.func)]
-        if function == "rms_norm" and len(made.args) < 2 and all(k.arg != "eps" for k in made.keywords):
-            held = held[:-1]  # None: the smallest step of the dtype
+        given = [*made.args[1:2], *(k.value for k in made.keywords if k.arg == "eps")]
+        if function == "rms_norm" and ast.unparse(given[0] if given else ast.Constant(None)) == "None":
+            held = held[:-1]  # the smallest step of the dtype
+        outer, self._values = self._values, self._of_constructor()
         keywords = [ast.keyword(key, self.visit(_copy(v))) for key, v in zip(options, made.args, strict=False)]
         keywords += [ast.keyword(k.arg, self.visit(_copy(k.value))) for k in made.keywords if k.arg in options]
+        self._values = outer
         bare = any(k.arg == "bias" and ast.unparse(k.value) == "False" for k in made.keywords)
         keywords += [ast.keyword(p, expression_tree(f"self.{name}.{p}")) for p in held if not (p == "bias" and bare)]
         return _spelled(function, args, keywords + named)
@@ -616,7 +669,7 @@ class TaskFormula:
         if bool(fit.gradients) != bool(self.given):
             return None
         for bound in _match(fit.pattern, self.value, fit.holes - self.given.keys(), {}):
-            operands = {name: _written(node, self.arguments) for name, node in bound.items()} | dict(self.given)
+            operands = {name: self._operand(node) for name, node in bound.items()} | dict(self.given)
             if fit.gradients and tuple(operands.get(name) for name in fit.gradients) != self.wanted:
                 continue
             if all(operands.values()) and all(self._suits(fit, bound, case) for case in self.cases):
@@ -624,6 +677,12 @@ class TaskFormula:
                 called = ast.unparse(fill.visit(_copy(fit.call)))
                 return f"({called},)" if len(fit.gradients) == 1 else called  # a task of gradients returns a tuple
         return None
+
+    def _operand(self, node: ast.expr) -> str | None:
+        text = _written(node, self.arguments)
+        if text and text.endswith(".t()") and any(len(self._shape(node, case) or ()) > 2 for case in self.cases):
+            return text.replace(".t()", ".mT")  # of a batch, which t() refuses
+        return text
 
     def _suits(self, fit: Fit, bound: Bound, case: CaseSpec) -> bool:
         sizes: dict[str, int | tuple[int, ...]] = {}

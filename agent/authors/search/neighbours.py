@@ -26,6 +26,7 @@ TOO_LARGE = "more shared memory than a block has"
 SPILLS = "more spills than in a point that was slow"
 FAILING = "every point of the kernel so far failed"
 _DRAWS = 64
+MOST_POINTS = 4096  # of a sketch, at the end: eight kernels together have more points than memory
 _SPILLED_BYTES = 64  # per thread: a few spilled registers cost nothing that could be measured
 _FAILURES = 2  # of a kernel that never was right, whatever its parameters; too much shared memory does not count
 _CLEARLY_SLOWER = 1.1  # times the sketch's best
@@ -36,6 +37,10 @@ _SHRINKS = "WARPS"  # with it each thread holds less
 
 class CannotLower(Exception):
     """TorchInductor, or our reading of what it wrote, does not cover this task; the message says why."""
+
+
+class LowersTooLong(CannotLower):
+    """TorchInductor did not end within its limit of processor time."""
 
 
 class NoKernel(CannotLower):
@@ -88,7 +93,9 @@ class Remembered:
         ours = [e for e in found if e.sketch in known]
         same = [e for e in ours if e.same_task and _is_same(e, known[e.sketch])]
         ranked = sorted((e for e in same if e.median_us), key=lambda e: (e.median_us or 0.0, e.attempt_id))
+        right = {(e.sketch, _key_of(e.params)) for e in ranked}  # what was timed once has failed by chance
         failed = [e for e in same if e.median_us is None and e.same_versions]
+        failed = [e for e in failed if (e.sketch, _key_of(e.params)) not in right]
         return cls(
             (*ranked, *failed),
             tuple(_distinct(ranked))[:BEGIN_WITH],
@@ -112,7 +119,8 @@ class Remembered:
             runs = "an earlier run" if self.runs == 1 else f"{self.runs} earlier runs"
             parts.append(f"begins with {plural(len(self.best), 'best point')} of {runs} of this task on this GPU")
             failed = {(p.sketch, _key_of(p.params)) for p in self.points if p.median_us is None}
-            parts.append(f"{len(self.points)} points known from there, {len(failed)} of them failed and are left")
+            known = plural(len(self.points), "point")
+            parts.append(f"{known} known from there, {len(failed)} of them failed and are left")
         if self.elsewhere:
             parts.append(f"{plural(len(self.elsewhere), 'best point')} of other tasks come after the defaults")
         return "; ".join(parts)
@@ -293,10 +301,14 @@ def _jumps(view: View, best: Sequence[Attempt], known: Mapping[str, Sketch]) -> 
 
 
 def _all_points(view: View) -> Iterator[Move]:
-    """Every point, for when nothing better is left."""
+    """Every point, for when nothing better is left; of sketches with too many, some."""
     for sketch in view.sketches:
-        points = list(itertools.product(*sketch.space.values()))
-        random.Random(f"{view.seed}/{sketch.name}").shuffle(points)
+        rng, values = random.Random(f"{view.seed}/{sketch.name}"), list(sketch.space.values())
+        if math.prod(map(len, values)) <= MOST_POINTS:
+            points = list(itertools.product(*values))
+            rng.shuffle(points)
+        else:
+            points = [tuple(map(rng.choice, values)) for _ in range(MOST_POINTS)]
         yield from (Move(sketch, {**sketch.params, **dict(zip(sketch.space, at, strict=True))}) for at in points)
 
 

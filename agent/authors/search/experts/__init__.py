@@ -1,5 +1,5 @@
 """Expert kernels, one idea a file: kernels and a host function, read as text and never imported. `torch`, `triton` and
-`tl` are imported for all of them.
+`tl` are imported for all of them; those in PTX, `ptx_*.py`, have `torch` and `PtxKernel`.
 
 A file's first comments say for which tasks it is and what may be searched:
 
@@ -17,8 +17,7 @@ A file's first comments say for which tasks it is and what may be searched:
 `PRECISION` in a call is the task's. The candidate is the file with the task's own constructor below it, so every task
 file whose forward is one of those formulas gets the expert, whatever it is called. The judge finds what does not suit.
 
-In `ptx/` are complete candidates in PTX, each for the built-in task of its name. Their choices are the configs of their
-kernels, so a judge that times finds the best of them.
+The choices of those in PTX are the configs of their kernels, so a judge that times finds the best of them.
 """
 
 import functools
@@ -45,9 +44,19 @@ _HERE = Path(__file__).parent
 
 
 def experts(task: TaskSpec) -> list[Sketch]:
-    """The expert candidates for a task, best guess first; none where no formula fits."""
+    """The expert candidates in Triton for a task, best guess first; none where no formula fits."""
+    return _fitting(task, in_ptx=False)
+
+
+def ptx_experts(task: TaskSpec) -> list[Sketch]:
+    """Those in PTX."""
+    return _fitting(task, in_ptx=True)
+
+
+def _fitting(task: TaskSpec, *, in_ptx: bool) -> list[Sketch]:
     seen = TaskFormula.of(task)
-    return [sketch for name, text in _files() if (sketch := _sketch(name, text, seen, task))]
+    files = [(name, text) for name, text in _files() if name.startswith("ptx_") == in_ptx]
+    return [sketch for name, text in files if (sketch := _sketch(name, text, seen, task))]
 
 
 @functools.cache
@@ -73,12 +82,6 @@ def _functions(name: str) -> Sketch:
     return _parameters(name, *(_HERE / f"{name}.py").read_text().split('"""', 2))
 
 
-def ptx_experts(task: TaskSpec) -> list[Sketch]:
-    """The expert PTX candidates for a built-in task; none for other tasks."""
-    files = [p for p in (_HERE / "ptx").glob("*.py") if p.stem != "__init__" and _is_builtin(task.source, p.stem)]
-    return [_ptx_sketch(path.stem, path.read_text()) for path in files]
-
-
 _MOST_PARAMETERS, _MOST_VALUES = 16, 64  # of a person's own search
 
 
@@ -95,20 +98,19 @@ def own_sketch(name: str, source: str) -> Sketch | None:
         if not parameter.strip().isidentifier() or " ".join(numbers) != " ".join(values.split()) or not numbers:
             raise UsageError(f"{name}: `# search: {line[:80]}` is not as in `# search: NUM_WARPS = 4 8 16`")
         space[parameter.strip()] = tuple(map(int, numbers[:_MOST_VALUES]))
+    if len(space) > _MOST_PARAMETERS:
+        raise UsageError(f"{name}: `# search:` names {len(space)} parameters; at most {_MOST_PARAMETERS} work")
     params = {}
-    for parameter in list(space)[:_MOST_PARAMETERS]:
-        found = re.findall(rf"(?m)^{parameter} = (-?\d+)\b", source)
-        if len(found) != 1:
+    for parameter in space:
+        lines = re.findall(rf"(?m)^{parameter} = (.*)$", source)
+        found = [re.fullmatch(r"(-?\d+)[ \t]*(#.*)?", line) for line in lines]
+        if len(found) != 1 or found[0] is None:  # of `4 * 256` only the 4 would be replaced
             raise UsageError(
-                f"{name}: `# search: {parameter}` needs one line `{parameter} = NUMBER`; it has {len(found)}"
+                f"{name}: `# search: {parameter}` needs one line `{parameter} = NUMBER`; it has "
+                + (f"`{parameter} = {lines[0][:40]}`" if len(lines) == 1 else f"{len(lines)}")
             )
-        params[parameter] = int(found[0])
+        params[parameter] = int(found[0][1])
     return Sketch(Path(name).stem, source, f"{Path(name).name} at other parameters", params, space)
-
-
-def _ptx_sketch(name: str, text: str) -> Sketch:
-    head, quotes, rest = text.partition('r"""')  # the head is for us and for linters
-    return Sketch(f"ptx_{name}", quotes + rest, _says(head, name))
 
 
 def _says(head: str, otherwise: str) -> str:

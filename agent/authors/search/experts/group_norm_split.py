@@ -1,6 +1,6 @@
 # order: 1
 # says: a group's channels lie together in memory: sums by several programs a group, then one pass that normalises
-# fits: group_norm(x, groups, weight, bias, eps) = F.group_norm(x, groups, weight, bias, eps) where x: B C H W
+# fits: group_norm(x, groups, weight, bias, eps) = F.group_norm(x, groups, weight, bias, eps) where x: B C H W, weight: C, bias: C
 # search: BLOCK = 4096 8192
 # search: PROGRAMS_PER_SM = 2 4 8
 # search: NUM_WARPS = 8 16

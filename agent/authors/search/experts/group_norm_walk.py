@@ -1,5 +1,5 @@
 # says: a group stays in registers where it fits; a wider one is walked over twice, from the L2 cache
-# fits: group_norm(x, groups, weight, bias, eps) = F.group_norm(x, groups, weight, bias, eps) where x: B C H W
+# fits: group_norm(x, groups, weight, bias, eps) = F.group_norm(x, groups, weight, bias, eps) where x: B C H W, weight: C, bias: C
 # search: BLOCK = 4096 8192
 # search: PROGRAMS_PER_SM = 1 2
 """Group normalisation of images, for many groups of some hundred kilobytes each.

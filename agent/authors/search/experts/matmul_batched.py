@@ -1,6 +1,6 @@
 # order: 1
 # says: batches by TMA: a program a multiprocessor, stores of one tile under the products of the next
-# fits: batched_matmul(a, b) = a @ b where a: plain B M K, b: plain B K N
+# fits: batched_matmul(a, b) = a @ b where a: plain B<65536 M K, b: plain B K N
 # search: BLOCK_M = 64 128
 # search: BLOCK_N = 128 256
 # search: PROGRAMS_PER_SM = 1 2 3

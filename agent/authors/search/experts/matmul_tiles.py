@@ -1,8 +1,8 @@
 # order: 3
 # says: one tile a program, neighbours share operands in the L2 cache, products on tensor cores, the epilogue in registers
 # fits: matmul(a, b, precision=PRECISION) = a @ b where a: M K, b: K N
-# fits: matmul(a, b, precision=PRECISION) = a @ b where a: B M K, b: B K N
-# fits: matmul(a, b, precision=PRECISION) = a @ b where a: B M K, b: K N
+# fits: matmul(a, b, precision=PRECISION) = a @ b where a: B<65536 M K, b: B K N
+# fits: matmul(a, b, precision=PRECISION) = a @ b where a: B<65536 M K, b: K N
 # fits: matmul(a.flatten(0, 2), b, precision=PRECISION).view(*a.shape[:3], -1) = a @ b where a: A B M K, b: K N
 # fits: matmul(a, b.t(), precision=PRECISION) = F.linear(a, weight=b) where a: M K, b: N K
 # fits: matmul(a, b.t(), bias, precision=PRECISION) = F.linear(a, weight=b, bias=bias) where a: M K, b: N K, bias: N

@@ -1,6 +1,6 @@
 # says: normalised over a dimension that is not the last: a program takes neighbouring columns, so every access is along memory
-# fits: rms_norm_over_1(x, eps) = x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + eps) where x: B C H W
-# fits: rms_norm_over_1(x, eps) = x * torch.rsqrt(torch.mean(x ** 2, dim=1, keepdim=True) + eps) where x: B C H W
+# fits: rms_norm_over_1(x, eps) = x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + eps) where x: B<65536 C H W
+# fits: rms_norm_over_1(x, eps) = x * torch.rsqrt(torch.mean(x ** 2, dim=1, keepdim=True) + eps) where x: B<65536 C H W
 # search: BLOCK = 16 32 64 128 256
 # search: NUM_WARPS = 4 8 16 32
 """RMS normalisation over the channels of images: a program takes BLOCK neighbouring pixels with all their channels.

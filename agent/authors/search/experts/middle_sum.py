@@ -1,8 +1,8 @@
 # says: sum over a dimension that is not the last: columns side by side, the sum shared by several programs where columns are few
 # fits: sum_over(x, 0, False) = x.sum(0) where x: R C
-# fits: sum_over(x, 1, True) = x.sum(1, keepdim=True) where x: B R C
-# fits: sum_over(x, 1, False) = x.sum(1) where x: B R C
-# fits: mean_over(x, 1, False) = x.mean(1) where x: B R C
+# fits: sum_over(x, 1, True) = x.sum(1, keepdim=True) where x: B<65536 R C
+# fits: sum_over(x, 1, False) = x.sum(1) where x: B<65536 R C
+# fits: mean_over(x, 1, False) = x.mean(1) where x: B<65536 R C
 # search: BLOCK_ROWS = 8 16 32
 # search: BLOCK_COLS = 64 128 256
 # search: PROGRAMS_PER_SM = 4 8 16

@@ -237,9 +237,9 @@ def kept(b, keep):
     if keep is None or b.is_inference():  # whose changes torch does not count
         return pairs(b)
     model, name = keep
-    made = model.__dict__.setdefault("made_once", {})
-    if name not in made or made[name][0] != b._version:
-        made[name] = (b._version, pairs(b))
+    made, state = model.__dict__.setdefault("made_once", {}), (b.data_ptr(), b._version)
+    if name not in made or made[name][0] != state:
+        made[name] = (state, pairs(b))
     return made[name][1]
 
 

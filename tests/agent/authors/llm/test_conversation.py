@@ -299,6 +299,15 @@ def test_a_reply_that_fills_the_window_is_followed_by_a_shorter_prompt() -> None
     assert len(model.asked[7].messages) < len(model.asked[6].messages)
 
 
+def test_a_request_after_a_reply_that_filled_the_window_with_text_ends_with_words_to_the_model() -> None:
+    talk = Reply("So far I think that", "context", usage=Usage(29_000, 2_000))
+    made, model, _, _ = conversation(*[UPDATE] * 6, talk, UPDATE)
+    hold(made)
+    said, told = model.asked[7].messages[-2:]
+    assert isinstance(said, Reply)
+    assert (said.text, told) == (talk.text, User("nudge: cut_off"))
+
+
 def test_a_model_whose_calls_are_all_mistakes_is_left() -> None:
     made, model, executor, _ = conversation(*[UPDATE] * 40)
     executor.is_error = True

@@ -199,6 +199,7 @@ def test_the_opening_and_every_reply_are_told_what_is_left_and_what_is_to_be_bea
 def test_the_best_is_to_be_beaten_once_there_is_one_and_no_time_is_told_where_nothing_is_timed() -> None:
     of_gpu = RunPrompts(workbench(attempt(1, timed(41.5))), "sm_90", "NVIDIA H200")
     assert of_gpu.standing(Remaining(3)) == "Left: 3 attempts.\nTo beat: #1, 41.5 us, 1.2x torch.compile."
+    assert of_gpu.standing(Remaining(1)).startswith("Left: 1 attempt.")
     untimed = RunPrompts(workbench(attempt(1, checked())), "sm_90", None).standing(Remaining())
     assert untimed.startswith("First choice, not timed: #1, 134 MB effective")
     assert RunPrompts(workbench(), "sm_90", None).standing(Remaining()) == ""

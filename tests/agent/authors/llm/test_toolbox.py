@@ -200,7 +200,7 @@ MISTAKES = [
     (ToolCall("c", "bench", problem="Expecting value: line 1"), "not a JSON object: Expecting value"),
     (call("bench", attempt="1"), "`attempt`: input should be a valid integer, not str '1'"),
     (call("bench"), "`attempt`: field required"),
-    (call("bench", attempt=1, fast=True), "`fast`: there is no such argument; it takes attempt"),
+    (call("bench", attempt=1, fast=True), "`fast`: no such field; it takes attempt"),
     (call("bench", attempt=9), "there is no attempt 9; the latest are: 1"),
     (call("bench", attempt=int("9" * 3_000) ** 2), "there is no attempt of that number; the latest are: 1"),
     (write("7", parent=-1), "there is no attempt of that number"),

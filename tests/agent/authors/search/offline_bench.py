@@ -86,14 +86,16 @@ def propose_inductor(tasks: dict[str, str]) -> Json:
     from kerneltune.agent.authors.search.author import OfflineAuthor
     from kerneltune.agent.authors.search.clean import LoweredCode
     from kerneltune.agent.authors.search.inductor import TooLong, in_words, lower
-    from kerneltune.agent.authors.search.neighbours import CannotLower
+    from kerneltune.agent.authors.search.neighbours import CannotLower, LowersTooLong
 
     def lowered(source: str, overrides: dict[str, Json], arch: int) -> LoweredCode:
         if overrides.get("config"):
             raise CannotLower("another setting")
         try:
             return lower(source, overrides, arch)
-        except (Exception, TooLong) as error:  # a slow machine takes too long for recurrent layers of any length
+        except TooLong as error:  # as recurrent layers of any length do
+            raise LowersTooLong(str(error)) from error
+        except Exception as error:
             raise CannotLower(in_words(error)) from error
 
     found: dict[str, Json] = {}
@@ -142,23 +144,28 @@ def check(traced: list[Json]) -> Json:
     from kerneltune.tools.schema.plan import Plan
 
     found = []
+    compiled: set[str] = set()  # a sixth of them are those of another case or candidate
     for name, source, sketch, plans, failure in traced:
         if failure:
             found.append([name, sketch, "", failure])
         for plan in (decode(Plan, p) for p in plans):
-            found.append([name, sketch, plan.case, _compile(plan) or _compare(source, plan)])
+            found.append([name, sketch, plan.case, _compile(plan, compiled) or _compare(source, plan)])
     return found
 
 
-def _compile(plan: Any) -> str:
+def _compile(plan: Any, compiled: set[str]) -> str:
     from kerneltune.tools.compile.compiler import compile_kernels
     from kerneltune.tools.schema.messages import CompileRequest
 
     with tempfile.TemporaryDirectory() as folder:
-        reply, cubins = compile_kernels(CompileRequest(plan.kernels, "sm_90"), Path(folder))
+        left = tuple(kernel for kernel in plan.kernels if kernel.sha256 not in compiled)
+        reply, cubins = compile_kernels(CompileRequest(left, "sm_90"), Path(folder))
     if reply.failure:
         return f"{reply.failed_kernel}: {reply.failure.message}"
-    return "" if cubins and all(cubins) else "no kernel"
+    if not plan.kernels or len(cubins) != len(left) or not all(cubins):
+        return "no kernel"
+    compiled.update(kernel.sha256 for kernel in left)
+    return ""
 
 
 def _leaves(tree: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:

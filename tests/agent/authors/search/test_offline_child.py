@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kerneltune.agent.authors.search.author import OfflineAuthor, lowered, through
-from kerneltune.agent.authors.search.clean import CaseArguments, LoweredCode
+from kerneltune.agent.authors.search.clean import CaseArguments, LoweredCode, clean
 from kerneltune.agent.authors.search.neighbours import CannotLower
 from kerneltune.agent.commands.session import Lowering
 from kerneltune.tools.judge.correctness.problem import describe
@@ -140,12 +140,37 @@ def test_a_child_answers_many_requests_and_survives_a_task_that_fails() -> None:
         with pytest.raises(CannotLower, match="NameError"):
             lower("missing", {}, 90)
         code = lower(SOURCE, {"SIZE": 7}, 90)
-        assert code.facts.tensors == [([7, 4], "float32", True)]
+        assert code.facts.tensors == [([7, 4], "float32", None)]
         assert "def call(" in code.text
         anything = lower(SOURCE, {"dynamic": True}, 90).facts
         assert anything.covers(CaseArguments({}, [((100, 100), "float32")], {}))
         assert not anything.covers(CaseArguments({}, [((100, 100), "float16")], {}))
         assert not anything.covers(CaseArguments({}, [((100,), "float32")], {}))
+
+
+LAYOUTS = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, pair): return x.relu() + pair[0].relu() * 2
+def get_inputs(): return [torch.ones(4, 6).t() if IS_TURNED else torch.ones(6, 4), [torch.ones(6, 4)]]
+def get_init_inputs(): return []
+IS_TURNED = True
+"""
+
+
+def test_code_for_a_tensor_that_lies_otherwise_serves_no_other_and_rows_only_what_is_copied_to_rows() -> None:
+    with shared_fork_server.forked(started_base()) as machine, contextlib.closing(Lowering(machine)) as lowering:
+        lower = through(lambda body: lowering.call(body, 120.0))
+        turned, rows = (lower(LAYOUTS, {"IS_TURNED": is_turned}, 90) for is_turned in (True, False))
+    both = [((6, 4), "float32")] * 2
+
+    def served(code: LoweredCode) -> list[bool]:
+        layouts: list[dict[int, list[int]]] = [{}, {0: [1, 6]}, {1: [1, 6]}]
+        return [code.facts.covers(CaseArguments({}, both, {}, strides)) for strides in layouts]
+
+    assert (served(turned), served(rows)) == ([False, True, False], [True, True, False])
+    assert "and x.stride() == (1, 6)" in clean("mine", LAYOUTS, [turned]).source
+    assert "and pair[0].is_contiguous()" in clean("mine", LAYOUTS, [rows]).source
 
 
 def test_after_a_request_that_took_too_long_the_next_one_gets_its_own_answer() -> None:
@@ -154,4 +179,4 @@ def test_after_a_request_that_took_too_long_the_next_one_gets_its_own_answer() -
         with pytest.raises(WorkerTimeout):
             lowering.call(asked, 0.001)
         reply = lowering.call({**asked, "overrides": {"SIZE": 5}}, 120.0)
-        assert decode(LoweredCode, reply["lowered"]).facts.tensors == [([5, 4], "float32", True)]
+        assert decode(LoweredCode, reply["lowered"]).facts.tensors == [([5, 4], "float32", None)]

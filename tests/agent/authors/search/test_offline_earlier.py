@@ -67,6 +67,14 @@ def test_what_failed_earlier_is_not_tried_again_while_nothing_has_changed() -> N
     assert ever([])
 
 
+def test_a_point_that_was_right_in_one_run_and_failed_in_another_is_tried_again() -> None:
+    right, failed = found({"NUM_WARPS": 4}, 9.0), found({"NUM_WARPS": 4}, None, attempt_id="later/1")
+    told: list[str] = []
+    first, *_ = author([failed, right], told).propose(TASK, [], 1)
+    assert at(first).params["NUM_WARPS"] == 4
+    assert told[0].endswith("; 1 point known from there, 0 of them failed and are left")
+
+
 def test_a_sketch_whose_text_has_changed_is_another_one() -> None:
     old = found({"NUM_WARPS": 16}, 9.0, source_sha256="0" * 64)
     assert Remembered.of([old], SKETCHES) == Remembered()

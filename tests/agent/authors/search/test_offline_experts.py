@@ -18,7 +18,7 @@ from tests.agent.authors.search.offline_bench import run
 
 ROOT = Path(__file__).resolve().parents[4]
 LIBRARY = ROOT / "agent" / "authors" / "search" / "experts"
-FILES = sorted(p.stem for p in LIBRARY.glob("*.py") if p.name != "__init__.py")
+FILES = sorted(p.stem for p in LIBRARY.glob("*.py") if not p.name.startswith(("__", "ptx_")))
 GRADIENTS = {
     "row_backward": ("rms_norm", "layer_norm", "add_rms_norm", "layer_norm_residual"),
     "gated_backward": ("swiglu", "geglu"),
@@ -442,6 +442,8 @@ NORMS = {
     "own_bare": ("LayerNorm(500, bias=False)", "self.norm(x)", "33, 500", set()),
     "own_plain": ("RMSNorm(500, elementwise_affine=False, eps=1e-3)", "self.norm(x)", "33, 500", set()),
     "own_smallest": ("RMSNorm(500)", "self.norm(x)", "33, 500", set()),  # its eps is None
+    "own_none": ("RMSNorm(500, eps=None)", "self.norm(x)", "33, 500", set()),
+    "own_images": ("GroupNorm(2, 6, affine=False)", "self.norm(x)", "2, 6, 5, 7", set()),
 }
 
 
@@ -492,6 +494,28 @@ def test_an_argument_of_the_constructor_may_be_the_dimension() -> None:
     assert names(own_task("return torch.sum(cube, dim=self.dim)", "cube", "self.dim = n", (0,))) == set()
 
 
+@pytest.mark.parametrize(
+    ("body", "arguments", "rest"),
+    [
+        ("return cube.sum(1)", "cube", ()),
+        ("return cube @ w", "cube, w", ((24, 48),)),
+        ("return image / torch.sqrt(torch.mean(image ** 2, dim=1, keepdim=True) + 1e-5)", "image", ()),
+    ],
+)
+def test_a_batch_longer_than_a_grid_may_be_gets_no_expert_that_has_it_there(
+    body: str, arguments: str, rest: tuple[tuple[int, ...], ...]
+) -> None:
+    task = own_task(body, arguments)
+
+    def found(batch: int) -> set[str]:
+        shapes = ((batch, *SHAPES[arguments.partition(",")[0]][1:]), *rest)
+        given = tuple({"$tensor": TensorSpec(shape, "float32")} for shape in shapes)
+        return names(replace(task, cases=(replace(task.main, inputs=given),)))
+
+    assert found(65535) != set()
+    assert found(65536) == set()
+
+
 def test_normalisation_over_channels_is_known_by_its_formula() -> None:
     body = "rms = torch.sqrt(torch.mean(image ** 2, dim=1, keepdim=True) + self.eps)\nreturn image / rms"
     (found,) = experts(own_task(body, "image", "self.eps = n", (1e-5,)))
@@ -512,6 +536,8 @@ def test_normalisation_over_channels_is_known_by_its_formula() -> None:
         ("return (lambda y: y.softmax(-1))(x)", "x"),
         ("return x.exp().softmax(-1)", "x"),  # the operand would have to be computed by a library call
         ("return torch.softmax(x, -1, dtype=torch.float64)", "x"),
+        ("y = x.mul_(2)\nreturn torch.softmax(x, -1)", "x"),  # x is another by then
+        ("y = F.relu(x, inplace=True)\nreturn torch.softmax(x, -1)", "x"),
     ],
 )
 def test_what_is_not_exactly_the_formula_gets_no_expert(body: str, arguments: str) -> None:
@@ -546,6 +572,60 @@ def test_a_function_of_the_file_is_what_it_computes_and_not_torchs_of_its_name()
     assert with_own("@changed\ndef softmax(y, d): return torch.softmax(y, dim=d)") == set()
     assert with_own("def softmax(y, d): return softmax(y, d)") == set()
     assert of_torch != set()
+
+
+def test_a_class_of_the_file_is_no_module_of_torchs_of_its_name() -> None:
+    task = own_task("return self.act(x)", "x", "self.act = Softmax(dim=-1)")
+    own = "class Softmax(nn.Module):\n    def forward(self, x): return x.cumsum(-1)\n"
+    assert names(replace(task, source=task.source.replace("class Model", f"{own}class Model"))) == set()
+    imported = task.source.replace("class Model", "from torch.nn import Softmax\nclass Model")
+    assert names(replace(task, source=imported)) == names(own_task("return x.softmax(-1)", "x"))
+
+
+@pytest.mark.parametrize("more", ["N -= 1", "if True:\n    N = 0", "N = int(0)"])
+def test_a_constant_of_the_file_that_is_set_again_is_not_taken_for_its_first_value(more: str) -> None:
+    task = own_task("return torch.softmax(x, N)", "x")
+    assert names(replace(task, source=f"N = 1\n{task.source}")) == names(own_task("return x.softmax(-1)", "x"))
+    assert names(replace(task, source=f"N = 1\n{more}\n{task.source}")) == set()
+
+
+def test_an_argument_that_a_case_leaves_out_has_its_default_there() -> None:
+    def found(*init_args: tuple[Json, ...]) -> set[str]:
+        task = own_task("return torch.sum(cube, dim=self.dim)", "cube", "self.dim = n", (1,))
+        cases = tuple(replace(task.main, init_args=given) for given in init_args)
+        return names(replace(task, source=task.source.replace("self, n)", "self, n=-1)"), cases=cases))
+
+    assert found((1,), (1,)) == {"middle_sum"}
+    assert found((1,), ()) == set()
+    assert found((-1,), ()) == found(()) == {"row_sum"}
+
+
+def test_an_argument_of_the_constructor_is_no_constant_of_the_file_of_its_name() -> None:
+    def found(*init_args: Json) -> set[str]:
+        task = own_task("return self.act(x)", "x", "self.act = nn.Softmax(dim=n)", init_args)
+        return names(replace(task, source=f"n = 1\n{task.source}"))
+
+    assert found(0) == set()
+    assert found(1) == names(own_task("return x.softmax(-1)", "x"))
+
+
+def test_an_expert_whose_names_the_constructor_needs_for_something_else_is_not_proposed() -> None:
+    task = own_task("return torch.softmax(x, -1)", "x", "self.size = BLOCK")
+    found = experts(replace(task, source=f"BLOCK = 64\n{task.source}"))
+    assert {sketch.name for sketch in experts(task)} - {sketch.name for sketch in found} == {
+        "softmax_online",
+        "softmax_split_row",
+    }
+    assert all(sketch.render(sketch.params).count("\nBLOCK = 64\n") == 1 for sketch in found)
+
+
+def test_a_batch_that_is_turned_has_the_experts_of_a_product(tmp_path: Path) -> None:
+    (tmp_path / "own_batch.py").write_text(
+        "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n    def forward(self, a, b): return a @ b.mT\n"
+        "def get_inputs(): return [torch.randn(3, 40, 24), torch.randn(3, 33, 24)]\n"
+        "def get_init_inputs(): return []\n"
+    )
+    assert problems([tmp_path / "own_batch.py"]) == [("own_batch", "matmul_tiles", "")]
 
 
 def test_defaults_of_forward_are_kept_and_annotations_are_not() -> None:

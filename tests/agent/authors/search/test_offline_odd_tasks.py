@@ -45,13 +45,13 @@ def get_inputs(): return [torch.randn(19, 64)]
 """
     + PLAIN,
     "recurrent": """
-LENGTH = 5
-CASES = [{"name": "long", "LENGTH": 9}]
+LENGTH = 3
+CASES = [{"name": "long", "LENGTH": 4}]
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stacked = nn.LSTM(16, 20, 3, batch_first=True)
-        self.both = nn.GRU(20, 12, 2, bidirectional=True, batch_first=True, bias=False)
+        self.stacked = nn.LSTM(16, 20, 2, batch_first=True)
+        self.both = nn.GRU(20, 12, bidirectional=True, batch_first=True, bias=False)
         self.stacked_gru = nn.GRU(24, 8, 2, batch_first=True)
         self.lstm_both = nn.LSTM(8, 7, bidirectional=True, batch_first=True)
         self.relu = nn.RNN(14, 8, nonlinearity="relu", batch_first=True)
@@ -62,7 +62,7 @@ class Model(nn.Module):
         u, v = self.lstm_both(self.stacked_gru(z)[0])
         r, s = self.tanh(self.relu(u)[0])
         return y, h, c, z, g, u, *v, r, s
-def get_inputs(): return [torch.randn(4, LENGTH, 16), torch.randn(3, 4, 20)]
+def get_inputs(): return [torch.randn(4, LENGTH, 16), torch.randn(2, 4, 20)]
 """
     + PLAIN,
     "sorts": """
@@ -151,6 +151,47 @@ class Model(nn.Module):
 def get_inputs(): return [torch.randint(0, ROWS, (ROWS + 10,))]
 def get_init_inputs(): return [ROWS]
 """,
+    "a_number_and_a_flag_among_the_inputs": """
+FACTOR, IS_CUT = 2.0, True
+CASES = [{"name": "other", "FACTOR": 3.0}, {"name": "whole", "IS_CUT": False}]
+class Model(nn.Module):
+    def forward(self, x, how, mask=None, *, more=1):
+        return (torch.relu(x) if how["is_cut"] else x) * how["factor"] + more
+def get_inputs(): return [torch.rand(20, 64) + 0.5, {"factor": FACTOR, "is_cut": IS_CUT}]
+"""
+    + PLAIN,
+    "settings_that_are_no_numbers": """
+SCALE, ACT, CUT = 0.5, "relu", "relu"
+CASES = [{"name": "scale", "SCALE": 2.5}, {"name": "module", "ACT": "tanh"}, {"name": "function", "CUT": "tanh"}]
+class Settings:
+    def __init__(self, scale): self.scale = scale
+class Model(nn.Module):
+    def __init__(self, scale, act, cut):
+        super().__init__()
+        self.held, self.settings = {"scale": scale}, Settings(scale)
+        self.act = nn.ReLU() if act == "relu" else nn.Tanh()
+        self.cut = getattr(torch, cut)
+    def forward(self, x): return self.act(x * self.held["scale"]) + self.cut(x * self.settings.scale)
+def get_inputs(): return [torch.randn(20, 64)]
+def get_init_inputs(): return [SCALE, ACT, CUT]
+""",
+    "names_that_are_no_identifiers": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.branches = nn.ModuleDict({"1x1": nn.LayerNorm(64), "3x3": nn.Linear(64, 64)})
+    def forward(self, x):
+        return {"{x}": torch.relu(self.branches["1x1"](x)) + 1, "y": torch.relu(self.branches["3x3"](x))}
+def get_inputs(): return [torch.randn(20, 64)]
+"""
+    + PLAIN,
+    "arguments_that_are_called_like_inductors_own": """
+class Model(nn.Module):
+    def forward(self, buf0, buf1, arg0_1, view, max):
+        return torch.softmax(buf1 @ arg0_1, -1) + buf0, (torch.relu(view) * max).t().reshape(-1, 40)[:, 3:] * 2
+def get_inputs(): return [torch.randn(*s) for s in ((20, 20), (20, 64), (64, 20), (20, 64), (20, 64))]
+"""
+    + PLAIN,
     "padded_sequences": """
 LENGTH = 50
 CASES = [{"name": "unseen", "LENGTH": 31, "held_out": True}]
@@ -198,6 +239,10 @@ def test_the_candidate_is_right_in_every_case_also_in_those_it_was_not_made_for(
     assert [row for row in rows if row[3]] == []
     if "held_out" in RIGHT[task]:
         assert "unseen" in {row[2] for row in rows}
+
+
+def test_code_for_all_shapes_that_takes_too_long_is_asked_for_once_not_for_each_case() -> None:
+    assert [problem for problem in proposed()["recurrent"]["problems"] if "for all shapes" in problem][1:] == []
 
 
 @pytest.mark.parametrize("task", REFUSED)

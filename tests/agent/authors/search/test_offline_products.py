@@ -200,6 +200,8 @@ def test_what_is_made_of_a_weight_is_made_again_once_the_weight_has_changed() ->
         assert scope["kept"](layer.weight.t(), (layer, "weight")) is first
         layer.load_state_dict({"weight": torch.ones(2, 3), "bias": torch.ones(2)})
         assert torch.equal(scope["kept"](layer.weight.t(), (layer, "weight")), torch.ones(3, 2))
+        layer.weight.data = torch.zeros(2, 3)  # other memory, which is no change of the tensor to torch
+        assert torch.equal(scope["kept"](layer.weight.t(), (layer, "weight")), torch.zeros(3, 2))
     with torch.inference_mode():
         weight = torch.ones(3, 2)
         assert torch.equal(scope["kept"](weight, (layer, "weight")), torch.ones(3, 2))

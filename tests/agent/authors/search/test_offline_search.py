@@ -13,9 +13,11 @@ from kerneltune.agent.authors.search.experts import experts
 from kerneltune.agent.authors.search.model_source import model_parts
 from kerneltune.agent.authors.search.neighbours import (
     FAILING,
+    MOST_POINTS,
     SPILLS,
     TOO_LARGE,
     CannotLower,
+    LowersTooLong,
     Outcomes,
     Sketch,
     View,
@@ -214,6 +216,17 @@ def test_every_point_is_reached_in_the_end() -> None:
     assert len({a.source for a in history}) == 48 == 4 * 3 * 4
 
 
+def test_of_a_space_that_no_memory_holds_some_points_are_tried_at_the_end() -> None:
+    space: dict[str, tuple[int, ...]] = {f"P{n}": (1, 2, 4, 8) for n in range(40)}
+    source = "".join(f"{name} = 1\n" for name in space)
+    sketch = Sketch("s", source, "", dict.fromkeys(space, 1), space)
+    # so that all others come last
+    failed = [replace(attempt(n, {}, None), origin=SearchPoint("s", dict.fromkeys(space, n))) for n in (1, 2)]
+    moves = [*search(View([sketch], failed))]
+    assert len({sketch.render(move.params) for move in moves}) > MOST_POINTS
+    assert [move.params for move in moves] == [move.params for move in search(View([sketch], failed))]
+
+
 def test_the_same_view_gives_the_same_moves_and_another_seed_others() -> None:
     history = [attempt(1, {}, 10.0), attempt(2, {"BLOCK": 256}, 9.0)]
 
@@ -308,6 +321,9 @@ def test_a_refusal_of_the_child_process_is_told_as_one() -> None:
     lower = through(lambda body: {"error": f"cannot do sm_{body['arch']}"})
     with pytest.raises(CannotLower, match="cannot do sm_90"):
         lower("", {}, 90)
+    late = through(lambda _: {"error": "more than 10 s", "late": True})
+    with pytest.raises(LowersTooLong, match="10 s"):
+        late("", {}, 90)
 
 
 def test_a_sketch_refuses_a_parameter_that_its_file_does_not_have() -> None:
@@ -317,6 +333,24 @@ def test_a_sketch_refuses_a_parameter_that_its_file_does_not_have() -> None:
 
 def test_launch_parameters_are_written_into_the_file() -> None:
     assert Sketch("s", "WARPS = 4  # why\nx = 1\n", "").render({"WARPS": 8}) == "WARPS = 8  # why\nx = 1\n"
+
+
+def test_what_makes_a_parameters_size_is_copied_whatever_statement_or_class_it_stands_in() -> None:
+    source = (
+        "from torch.nn import *\n"
+        "try:\n    from fast import Norm\nexcept ImportError:\n    Norm = LayerNorm\n"
+        "if Norm:\n    SIZE = 4\nwith open('x'):\n    UNUSED = 5\n"
+        "class Config:\n    def __init__(self): self.n = SIZE\n    def width(self): return self.half() * 2\n"
+        "    def half(self): return self.n\n    def unused(self): return 0\n"
+        "class Model(Module):\n    def __init__(self):\n        self.norm = Norm(Config().width())\n"
+        "    def forward(self, x): return x\n"
+    )
+    texts, _, _ = model_parts(source)
+    copied = "\n".join(texts)
+    for needed in ("from torch.nn import *", "from fast import Norm", "SIZE = 4", "def width(self)", "def half(self)"):
+        assert needed in copied, needed
+    assert "UNUSED" not in copied
+    assert "unused" not in copied
 
 
 def test_the_constructor_is_copied_with_what_it_needs_and_without_what_computes() -> None:

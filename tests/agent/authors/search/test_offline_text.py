@@ -168,7 +168,7 @@ GUARDS = {  # on a size of 48
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard[:40])
 def test_a_condition_on_sizes_is_arithmetic_or_does_not_hold(guard: str) -> None:
     """A process that ran a stranger's task wrote it, and the process that reads it holds the keys."""
-    facts = LoweringFacts({}, [], [([16], "float32", True)], {"s0": (0, 0)}, [guard], "", {}, {})
+    facts = LoweringFacts({}, [], [([16], "float32", None)], {"s0": (0, 0)}, [guard], "", {}, {})
     started = time.process_time()
     assert facts.covers(CaseArguments({}, [((48,), "float32")], {})) is GUARDS[guard]
     assert time.process_time() - started < 1.0

@@ -1,5 +1,6 @@
 # says: a row in registers, one barrier for maximum and sum, the L2 asked to keep what is read
-r"""Softmax over the last dimension in PTX: each row is read once, stays in registers, and is written once.
+# task: softmax = softmax(x)
+"""Softmax over the last dimension in PTX: each row is read once, stays in registers, and is written once.
 
 What is bought with PTX: all loads of a row are issued before the first use; offsets are immediates, so a thread
 computes one address in all; and one barrier does for maximum and sum together, because each warp sums with its own
@@ -10,11 +11,6 @@ maximum and the sums are put on the same footing afterwards:
 Rows too long for registers take `softmax_long`: an online pass, then a second read that mostly hits the L2.
 The text is made for a row length (COLS), so that only the last access of a row asks whether it is inside.
 """
-
-import torch
-from torch import nn
-
-from kerneltune import PtxKernel
 
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 MOST_FLOATS = 64  # of a row that a thread keeps in registers
@@ -320,19 +316,17 @@ def long_configs(fixed):
     return [{**fixed, **same, "LANES": lanes, "UNROLL": unroll} for lanes, unroll in tried]
 
 
-class ModelNew(nn.Module):
+def softmax(x):
     """Softmax over the last dimension of float32, bfloat16 or float16."""
-
-    def forward(self, x):
-        x = x.contiguous()
-        y = torch.empty_like(x)
-        cols = x.shape[-1]
-        rows = x.numel() // cols
-        vec = vector(cols, x, y)
-        fixed = {"COLS": cols, "VEC": vec, "BITS": 8 * x.element_size(), "T": NAMES[x.dtype]}
-        if -(-cols // (1024 * vec)) * vec <= MOST_FLOATS // 2:
-            kernel = PtxKernel(ROW, entry="softmax_row", configs=row_configs(fixed, x.nbytes))
-        else:
-            kernel = PtxKernel(LONG, entry="softmax_long", configs=long_configs(fixed))
-        kernel[lambda config: -(-rows // config["ROWS"])](y, x, rows)
-        return y
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    cols = x.shape[-1]
+    rows = x.numel() // cols
+    vec = vector(cols, x, y)
+    fixed = {"COLS": cols, "VEC": vec, "BITS": 8 * x.element_size(), "T": NAMES[x.dtype]}
+    if -(-cols // (1024 * vec)) * vec <= MOST_FLOATS // 2:
+        kernel = PtxKernel(ROW, entry="softmax_row", configs=row_configs(fixed, x.nbytes))
+    else:
+        kernel = PtxKernel(LONG, entry="softmax_long", configs=long_configs(fixed))
+    kernel[lambda config: -(-rows // config["ROWS"])](y, x, rows)
+    return y

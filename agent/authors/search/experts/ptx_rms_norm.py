@@ -1,5 +1,6 @@
 # says: a row packed in registers, one barrier, the L2 asked to keep what is read
-r"""Root-mean-square normalisation over the last dimension in PTX: read once, kept in registers, written once.
+# task: rms_norm = rms_norm(x, self.weight, self.eps)
+"""Root-mean-square normalisation over the last dimension in PTX: read once, kept in registers, written once.
 
 A thread takes a few times 16 bytes of each of BATCH rows: it issues all loads before it uses the first, the weight's
 once for all rows, and reduces all sums across one barrier. ROWS groups of LANES threads share a block.
@@ -7,11 +8,6 @@ once for all rows, and reduces all sums across one barrier. ROWS groups of LANES
 there is no barrier at all.
 The text is made for a row length (COLS), so that only the last access of a row asks whether it is inside.
 """
-
-import torch
-from torch import nn
-
-from kerneltune import PtxKernel
 
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 MOST_WORDS = 64  # registers of a thread that hold packed elements
@@ -308,26 +304,19 @@ def configs(fixed, size, n_bytes):
     return shaped(fixed, size, SHAPES if clusters else SHAPES[1:], True) + plain
 
 
-class ModelNew(nn.Module):
+def rms_norm(x, weight, eps):
     """x / sqrt(mean(x^2) + eps) * weight, of float32, bfloat16 or float16."""
-
-    def __init__(self, cols, eps):
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.randn(cols))
-
-    def forward(self, x):
-        x, weight = x.contiguous(), self.weight.to(x.dtype)
-        y = torch.empty_like(x)
-        cols = x.shape[-1]
-        rows = x.numel() // cols
-        fixed = {"COLS": cols, "VEC": vector(cols, x, y, weight), "T": NAMES[x.dtype]}
-        if -(-cols // (1024 * fixed["VEC"])) * max(fixed["VEC"] * x.element_size() // 4, 1) <= MOST_WORDS // 2:
-            kernel = PtxKernel(ROW, entry="rms_norm_rows", configs=configs(fixed, x.element_size(), x.nbytes))
-        else:
-            only = {**fixed, "LANES": 1024, "ROWS": 1, "BATCH": 1, "CLUSTER": 1, "LAST": False, "STORE": ".cs"}
-            kernel = PtxKernel(LONG, entry="rms_norm_long", configs=[only])
-        kernel[lambda c: -(-rows // (c["ROWS"] * c["BATCH"] * c["CLUSTER"])) * c["CLUSTER"]](
-            y, x, weight, rows, 1.0 / cols, self.eps, cluster=lambda c: c["CLUSTER"]
-        )
-        return y
+    x, weight = x.contiguous(), weight.to(x.dtype)
+    y = torch.empty_like(x)
+    cols = x.shape[-1]
+    rows = x.numel() // cols
+    fixed = {"COLS": cols, "VEC": vector(cols, x, y, weight), "T": NAMES[x.dtype]}
+    if -(-cols // (1024 * fixed["VEC"])) * max(fixed["VEC"] * x.element_size() // 4, 1) <= MOST_WORDS // 2:
+        kernel = PtxKernel(ROW, entry="rms_norm_rows", configs=configs(fixed, x.element_size(), x.nbytes))
+    else:
+        only = {**fixed, "LANES": 1024, "ROWS": 1, "BATCH": 1, "CLUSTER": 1, "LAST": False, "STORE": ".cs"}
+        kernel = PtxKernel(LONG, entry="rms_norm_long", configs=[only])
+    kernel[lambda c: -(-rows // (c["ROWS"] * c["BATCH"] * c["CLUSTER"])) * c["CLUSTER"]](
+        y, x, weight, rows, 1.0 / cols, eps, cluster=lambda c: c["CLUSTER"]
+    )
+    return y

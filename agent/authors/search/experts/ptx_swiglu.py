@@ -1,16 +1,12 @@
 # says: 16 bytes an access, several of each tensor in flight
-r"""SwiGLU in PTX: silu(gate) * up, elementwise, so nothing counts but bytes in flight.
+# task: swiglu = swiglu(gate, up)
+"""SwiGLU in PTX: silu(gate) * up, elementwise, so nothing counts but bytes in flight.
 
 Each thread takes UNROLL pieces of 16 bytes of each tensor and issues all its loads before it uses the first: with
 UNROLL 1 and 2048 threads on an SM, 64 KiB are on their way, and more was slower. Pieces of a thread lie a block apart,
 so a warp always reads 512 bytes in a row.
 The tensors are seen as one long vector: rows of any length run alike, and only the last block has a ragged end.
 """
-
-import torch
-from torch import nn
-
-from kerneltune import PtxKernel
 
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
@@ -171,15 +167,13 @@ def packed(tensor):
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
-class ModelNew(nn.Module):
+def swiglu(gate, up):
     """silu(gate) * up, of float32, bfloat16 or float16."""
-
-    def forward(self, gate, up):
-        gate, up = packed(gate), packed(up)
-        out = torch.empty_like(gate)
-        n = gate.numel()
-        kernel = PtxKernel(TEXT, configs=configs(NAMES[gate.dtype], gate.element_size(), gate.nbytes))
-        kernel[lambda c: -(-n // (c["block"] * c["UNROLL"] * c["VEC"] * c["CLUSTER"])) * c["CLUSTER"]](
-            out, gate, up, n, cluster=lambda c: c["CLUSTER"]
-        )
-        return out
+    gate, up = packed(gate), packed(up)
+    out = torch.empty_like(gate)
+    n = gate.numel()
+    kernel = PtxKernel(TEXT, configs=configs(NAMES[gate.dtype], gate.element_size(), gate.nbytes))
+    kernel[lambda c: -(-n // (c["block"] * c["UNROLL"] * c["VEC"] * c["CLUSTER"])) * c["CLUSTER"]](
+        out, gate, up, n, cluster=lambda c: c["CLUSTER"]
+    )
+    return out
