@@ -1,6 +1,7 @@
 """The public Python API, over the functions that the commands call. Reached as `kerneltune.optimize` and so on."""
 
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import io
@@ -330,21 +331,25 @@ def optimize(
         Unconfined: nothing confines candidates on this machine.
     """
     settings = chosen_settings({**locals(), "from_": start})
+    from kerneltune.agent.commands.init import fitted, gradients_of, rewritten
+
+    written = None
     if isinstance(task, Capture):
         task = task.task(runs_dir=runs_dir)
+        written = rewritten(task.path, task.source)
     elif callable(task):
         if inputs is None:
             raise UsageError("give the inputs that it is called with: kerneltune.optimize(tail, [x, bias])")
         task = Task.from_callable(task, inputs, made_with=made_with, runs_dir=runs_dir)
+        written = rewritten(task.path, task.source)
     if backward:
-        from kerneltune.agent.commands.init import gradients_of
-
-        name, text = gradients_of(_task_name(task))
-        task = _written(text, name, None, runs_dir)
+        name, text = fitted(written, functools.partial(gradients_of, _task_name(task)))
+        task, written = _written(text, name, None, runs_dir), None
     from kerneltune.agent.commands.lifecycle import run_task
 
     shown = _Shown(on_event)
-    outcome = run_task(_task_name(task), settings, environment(), shown)
+    begin = functools.partial(run_task, _task_name(task), settings, environment(), shown)
+    outcome = fitted(written, begin)
     shown.close()
     return Result(outcome, shown.state)
 

@@ -30,7 +30,7 @@ from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 from kerneltune.agent.commands.run import run
 from kerneltune.agent.models.types import LlmError
 from kerneltune.agent.settings import flag_of
-from kerneltune.tools.schema.codec import did_you_mean, one_line, plain
+from kerneltune.tools.schema.codec import did_you_mean, one_line, plain, reason
 from kerneltune.tools.schema.errors import NO_ROOM, GpuLost, KerneltuneError, Unfit, UsageError
 from kerneltune.tools.schema.verdict import versions
 
@@ -169,7 +169,7 @@ def _told(error: Exception) -> tuple[int, str]:
             return 4, f"internal failure: {error}"
         case OSError():
             place = f"{error.filename}: " if error.filename else ""
-            return 3, f"{place}{error.strerror or error}"
+            return 3, f"{place}{reason(error)}"
     if lacking := _lacking(error):
         return 3, lacking
     sys.stderr.write(plain("".join(traceback.format_exception(error)), None))

@@ -123,6 +123,7 @@ class Proposed(OfAttempt):
     origin: Origin | None = None  # None: nobody said who wrote it
     hypothesis: str = ""  # why it should be better, and what would show it
     prediction: str = ""
+    predicted_speedup: float | None = None  # over its parent; None: none was given
     kind: Literal["proposed"] = "proposed"
 
 
@@ -343,6 +344,7 @@ def proposed_attempt(event: Proposed) -> Attempt:
         event.origin,
         event.hypothesis,
         event.prediction,
+        event.predicted_speedup,
         attempt_id=event.attempt_id,
         number=event.number,
         at=event.at,

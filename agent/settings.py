@@ -184,7 +184,7 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "patience": (_at_least_1, "give at least 1 attempt"),
     "max_cost_usd": (_above_0, "give a number above 0"),
     "target_speedup": (_above_0, "give a number above 0"),
-    "target_sol": (_above_0, "give a number above 0"),
+    "target_sol": (lambda share: 0 < share <= 1, "give a share above 0, and 1 at the most"),
     "retry_time_s": (lambda s: s >= 0, "give a number of seconds, or 0 not to retry"),
     "width": (lambda n: 1 <= n <= 64, "give 1 to 64 candidates"),
 }  # what no run can keep to is refused before anything is started

@@ -216,10 +216,10 @@ class AttemptTracker:
             self._open.add(attempt_id)
         proposed = Proposed(
             self.run_id, attempt_id, number, proposal.parent_id, proposal.source, proposal.rationale, proposal.origin,
-            proposal.hypothesis, proposal.prediction,
+            proposal.hypothesis, proposal.prediction, proposal.predicted_speedup,
         )  # fmt: skip
         self.emit(proposed)
-        return replace(proposed_attempt(proposed), predicted_speedup=proposal.predicted_speedup)
+        return proposed_attempt(proposed)
 
     def update(self, proposal: Proposal) -> Attempt:
         """Trace and compile a candidate, or an attempt that `propose` made of it; a failure is part of the result.

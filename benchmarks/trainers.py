@@ -84,7 +84,8 @@ def trl_turns(rows: list[dict[str, Any]], *, is_down: bool) -> None:
     mask = torch.tensor([[1, 1, 0, 1, 0, 1], [1, 1, 1, 1, 0, 0]])
     found = turn_advantages([[1.0, 4.0], [3.0]], [[0, 1], [0]], mask, 2)
     assert found.tolist() == [[-2, -2, 0, 0, 0, 0], [2, 2, 2, 2, 0, 0]]  # nobody else had a second turn
-    good, poor = [*map(hermes, CALLS), "Done."], [hermes(CALLS[0]), "I cannot do that."]
+    refused = hermes(("update", {"source": RIGHT}))  # by TRL: it lacks an argument
+    good, poor = [hermes(CALLS[0]), refused, *map(hermes, CALLS[1:]), "Done."], [hermes(CALLS[0]), "I cannot do that."]
     trainer = _grpo(TurnGRPO, rows, [good, poor, poor, good], environment_factory=KernelEnv)
     seen: list[Any] = []
     scored = trainer._generate_and_score_completions
@@ -98,6 +99,7 @@ def trl_turns(rows: list[dict[str, Any]], *, is_down: bool) -> None:
     print("rewards by step", rewards, "advantages", [sorted(set(a.tolist())) for a in seen[0]["advantages"]])
     assert rewards == ([None] if is_down else [0.5]), rewards
     assert seen[0]["advantages"].dim() == 2
+    assert is_down or [environment.ends for environment in trainer.environments] == [[0, 2], [0], [0], [0, 2]]
     assert bool(seen[0]["advantages"].any()) is not is_down
 
 
@@ -120,12 +122,12 @@ def _grpo(kind: Any, rows: list[dict[str, Any]], scripts: list[list[str]], **mor
     )
     left = [list(script) for script in scripts]
 
-    def speak(prompt_ids: list[Any], *_: Any, **__: Any) -> tuple[Any, Any]:
+    def speak(_trainer: Any, prompt_ids: list[Any], *_: Any, **__: Any) -> tuple[Any, Any]:
         waiting = [script for script in left if script]
         texts = [waiting[i].pop(0) for i in range(len(prompt_ids))]
         return [tokens(text + tokens.eos_token)["input_ids"] for text in texts], None
 
-    trainer._generate_single_turn = speak
+    trl.GRPOTrainer._generate_single_turn = speak  # what is built on that still counts speeches
     return trainer
 
 

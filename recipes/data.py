@@ -64,10 +64,12 @@ def judged(export: Path, row: Row, source: str) -> str | None:
     name, code, language = references(export)[row["task_sha256"]]
     try:
         path = begin(name, code, language=language, limits={"max_attempts": 1})["path"]
-        told = call(path, "update", {"rationale": "an answer", "source": source})
-        if told["attempt"] and told["attempt"]["status"] is None:
-            told = call(path, "bench", {"attempt": told["attempt"]["number"]})
-        close(path)
+        try:
+            told = call(path, "update", {"rationale": "an answer", "source": source})
+            if told["attempt"] and told["attempt"]["status"] is None:
+                told = call(path, "bench", {"attempt": told["attempt"]["number"]})
+        finally:
+            close(path)
     except Fault:
         return None
     status = told["attempt"]["status"] if told["attempt"] else "rejected"
@@ -75,9 +77,13 @@ def judged(export: Path, row: Row, source: str) -> str | None:
 
 
 def all_judged(export: Path, pairs: Sequence[tuple[Row, str]], width: int = 32) -> list[str | None]:
-    """The same of many, side by side."""
+    """The same of many, side by side, and once of those that make the same file: a model that learns repeats itself."""
+    files = [(row["task_sha256"], file_of(row, answer)) for row, answer in pairs]
+    rows = {file: row for file, (row, _) in zip(files, pairs, strict=True)}
+    references(export)  # read here: each of the threads would read them
     with ThreadPoolExecutor(width) as pool:
-        return list(pool.map(lambda pair: judged(export, pair[0], file_of(*pair)), pairs))
+        found = dict(zip(rows, pool.map(lambda file: judged(export, rows[file], file[1]), rows), strict=True))
+    return [found[file] for file in files]
 
 
 def rights(answers: Iterable[Row]) -> dict[str, list[bool]]:

@@ -13,18 +13,19 @@ from tests.agent import warm
 # The files that take most processor time, the longest first. They begin first (`make test` keeps the order), so that no
 # process works at one of them when the others have nothing left.
 LONG = """
-docs/test_documents.py agent/test_serve.py corpus/test_attacks.py tools/test_update.py agent/test_suite.py
-agent/test_model_runs.py agent/test_package.py agent/test_mcp.py test_table.py
-corpus/test_honest.py tools/tasks/test_builtin_tasks.py tools/judge/test_admission.py agent/test_api.py
-agent/test_cli.py agent/view/test_view_tmux.py tools/test_bench.py
-agent/authors/search/test_offline_experts.py agent/test_commands.py
-agent/export/test_export_command.py agent/record/test_record_merge.py
-agent/authors/search/test_offline_candidates.py agent/test_init_then_optimise.py corpus/test_naive.py
-agent/test_command_line.py tools/judge/test_compare.py agent/test_ptx_stories.py tools/sandbox/test_bubblewrap.py
-agent/authors/search/test_offline_odd_tasks.py test_kernelbench_share.py agent/authors/search/test_ptx_library.py
+docs/test_documents.py agent/test_package.py agent/test_suite.py agent/test_model_runs.py corpus/test_honest.py
+corpus/test_attacks.py agent/test_mcp.py test_table.py agent/test_serve.py
+agent/authors/search/test_offline_odd_tasks.py agent/authors/search/test_offline_products.py
+agent/authors/search/test_offline_candidates.py agent/test_api.py agent/view/test_view_tmux.py
+tools/judge/test_admission.py tools/test_update.py tools/tasks/test_builtin_tasks.py agent/test_cli.py
+tools/package/test_builtin_packages.py agent/authors/search/test_offline_algebra.py corpus/test_naive.py
+docs/test_notebook.py agent/authors/search/test_offline_experts.py tools/test_bench.py agent/test_commands.py
+agent/export/test_export_command.py agent/record/test_record_merge.py agent/test_interrupted.py
+tools/task/test_backward.py agent/test_init_then_optimise.py agent/test_command_line.py tools/judge/test_compare.py
+agent/test_ptx_stories.py tools/sandbox/test_bubblewrap.py agent/authors/search/test_offline_child.py
+test_kernelbench_share.py agent/authors/search/test_ptx_library.py test_benchmarks.py tools/trace/test_trace.py
 test_kernelbench_judge.py agent/test_watch.py tools/judge/test_large_cases.py agent/export/test_pairs_load.py
-agent/report/test_report_browser.py agent/test_interrupted.py agent/test_compiled.py agent/test_gpu_lost.py
-agent/test_start.py
+agent/report/test_report_browser.py agent/test_compiled.py agent/test_gpu_lost.py agent/test_start.py
 """.split()
 
 

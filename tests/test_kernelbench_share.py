@@ -170,7 +170,7 @@ def test_the_forty_problems_kept_aside_open_at_full_size_and_name_their_sources(
     for path in paths:
         parts: dict[str, Any] = {}
         exec(compile(find_task(str(path)).source, str(path), "exec"), parts)
-        assert re.search(r"\n    Source: \w.*(?:github\.com/|arXiv:)", parts["Model"].__doc__, re.DOTALL), path
+        assert re.search(r"\n *Source: \w.*(?:github\.com/|arXiv:)", parts["Model"].__doc__, re.DOTALL), path
         with FakeTensorMode(), torch.no_grad():
             model, inputs = parts["Model"](*parts["get_init_inputs"]()), parts["get_inputs"]()
             tensors = [*model.parameters(), *inputs, *tree_leaves(model(*inputs))]

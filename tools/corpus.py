@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeGuard
 
-from kerneltune.tools.schema.codec import DecodeError, decode, encode, syntax_tree
+from kerneltune.tools.schema.codec import DecodeError, decode, encode, reason, syntax_tree
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status, Verdict
 
@@ -149,7 +149,7 @@ def _read(path: Path) -> tuple[str, SpecimenFields]:
     try:
         tree = syntax_tree(path.read_bytes(), str(path))
     except (OSError, SyntaxError) as error:
-        raise CorpusError(f"{path} cannot be read: {error}") from error
+        raise CorpusError(f"{path} cannot be read: {reason(error)}") from error
     says = ast.get_docstring(tree)
     if not says:
         raise CorpusError(f"{path} has no docstring that says what it does")

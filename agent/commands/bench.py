@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 from cyclopts import App, Parameter, Token, UnknownOptionError
 
@@ -445,19 +445,19 @@ def file_json(file: Attempt, receipt: dict[str, Json], folder: Path | None) -> d
     }
 
 
-def read_candidates(names: Sequence[str], stdin: BinaryIO | None = None) -> "list[Candidate]":
+def read_candidates(names: Sequence[str]) -> "list[Candidate]":
     """One candidate for each file; a folder gives its .py files, however deep; "-" is stdin.
 
     Raises UsageError for a name that cannot be read at all, before anything is judged.
     """
     if names.count(STDIN) > 1:
         raise UsageError("- (stdin) can be read only once")
-    return list(dict((c.name, c) for name in names for c in _read(name, stdin)).values())
+    return list(dict((c.name, c) for name in names for c in _read(name)).values())
 
 
-def _read(name: str, stdin: BinaryIO | None) -> "Iterator[Candidate]":
+def _read(name: str) -> "Iterator[Candidate]":
     if name == STDIN:
-        yield from_bytes("<stdin>", (stdin or sys.stdin.buffer).read(MAX_SOURCE_BYTES + 1))
+        yield from_bytes("<stdin>", sys.stdin.buffer.read(MAX_SOURCE_BYTES + 1))
         return
     path = Path(name).expanduser()
     if not path.is_dir():

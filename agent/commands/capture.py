@@ -18,7 +18,7 @@ from kerneltune.agent.commands import AsJson, NewTask, Overwrite, require_free, 
 from kerneltune.agent.settings import environment_of_python
 from kerneltune.agent.view.output import columns, say, standard_page
 from kerneltune.tools.sandbox.scratch import ScratchFolder
-from kerneltune.tools.schema.codec import one_line, plural, read_file, shell_word
+from kerneltune.tools.schema.codec import one_line, plural, read_file, reason, shell_word
 from kerneltune.tools.schema.errors import TaskError, UsageError
 
 if TYPE_CHECKING:
@@ -109,9 +109,8 @@ def _write(seen: "Seen", path: Path) -> None:
     try:
         text = read_file(source).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(
-            f"{seen.name} is defined in {one_line(seen.path, 300)}, which cannot be read: {error}"
-        ) from error
+        where = one_line(seen.path, 300)
+        raise TaskError(f"{seen.name} is defined in {where}, which cannot be read: {reason(error)}") from error
     made = task_source(
         parts_of(text, seen.name, source), f"{source.name}:{seen.name}, as it was called", seen.calls, seen.made
     )

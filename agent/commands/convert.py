@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kerneltune.agent.commands import AsJson, Overwrite, require_free, write_text
 from kerneltune.agent.view.output import standard_page
-from kerneltune.tools.schema.codec import one_line, read_file, shell_word
+from kerneltune.tools.schema.codec import one_line, read_file, reason, shell_word
 from kerneltune.tools.schema.errors import UsageError
 
 command = App(
@@ -53,7 +53,7 @@ def convert(
         text = read_file(given).decode("utf-8-sig")
         made = converted_python(text) if given.suffix == ".py" else converted(text, given.name)
     except (OSError, UnicodeDecodeError, CannotConvert) as error:
-        raise UsageError(f"{source}: {error}") from error
+        raise UsageError(f"{source}: {reason(error)}") from error
     except RecursionError as error:
         raise UsageError(f"{source}: an expression or a block is nested too deeply") from error
     write_text(path, made)

@@ -227,7 +227,7 @@ class JudgeActor:
         self._folder = Path(self._held.enter_context(ScratchFolder()))
         shop = self._held.enter_context(workshop(settings, lambda _: None))
         self._host = platform.node()
-        self._tasks = OpenTasks(lambda file: session(shop, file), MOST_OPEN, lambda: memory_is_short(shop.gpu))
+        self._tasks = OpenTasks(partial(session, shop), MOST_OPEN, lambda: memory_is_short(shop.gpu))
         self._held.callback(self._tasks.close)
         copy_gbps = calibrate(shop.machine).copy_gbps if shop.gpu else None
         self._gpu = shop.gpu

@@ -40,9 +40,10 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from kerneltune.agent.attempt import Attempt, Controls
-from kerneltune.agent.authors.llm.author import TOOLS
+from kerneltune.agent.authors.llm.author import TOOLS, argument_problems
 from kerneltune.agent.commands import kernelgym
 from kerneltune.agent.commands.bench import FilesView, bench_opened, from_bytes
+from kerneltune.agent.commands.lifecycle import NOTHING
 from kerneltune.agent.commands.mcp import AgentTools
 from kerneltune.agent.commands.service import Busy, ClientRun, Priority, Service
 from kerneltune.agent.commands.session import Patience, Session
@@ -65,8 +66,9 @@ from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.agent.settings import Language, Tier
 from kerneltune.agent.view.output import RUN_SCHEMA_VERSION, say
 from kerneltune.agent.view.state import ViewState
-from kerneltune.tools.schema.codec import Json, did_you_mean, encode, leads_within, one_line, parsed, plain, plural
+from kerneltune.tools.schema.codec import Json, encode, leads_within, one_line, parsed, plain, plural
 from kerneltune.tools.schema.errors import KerneltuneError, StoreError, TaskError, Unfit, UsageError, is_shortage
+from kerneltune.tools.schema.messages import BASELINES, BaselineName
 from kerneltune.tools.schema.verdict import Status, evaluator_sha256, versions
 from kerneltune.tools.task.load import builtin_names
 
@@ -123,20 +125,24 @@ class SessionLimits(_Asked):
     compile_s: float | None = Field(default=None, gt=0, le=600, description="Seconds to compile its kernels; 120.")
     replay_s: float | None = Field(default=None, gt=0, le=600, description="Seconds for a case without a GPU; 120.")
 
-    @property
-    def patience(self) -> Patience:
-        """Of the workers."""
-        given = {name: getattr(self, name) for name in ("trace_s", "compile_s", "replay_s")}
-        return Patience(**{name: value for name, value in given.items() if value is not None})
-
 
 class _OnATask(_Asked):
     task: str | None = Field(default=None, max_length=4096, description="A built-in task, or a file below --root.")
     reference_code: str | None = Field(default=None, max_length=MOST_TEXT, description="A KernelBench file.")
     tier: Tier | None = Field(default=None, description="How thoroughly to judge on a GPU.")
+    baselines: list[BaselineName] | None = Field(
+        default=None, min_length=1, description="What a GPU times beside a kernel; all of them where none is named."
+    )
     limits: SessionLimits = SessionLimits()
     client: str = Field(default="client", pattern=r"^[\w.-]{1,64}$", description="Whose turns at the judge these are.")
     priority: Priority = "interactive"
+
+    @property
+    def patience(self) -> Patience:
+        """Of the workers and the judge."""
+        given = {name: getattr(self.limits, name) for name in ("trace_s", "compile_s", "replay_s")}
+        baselines = tuple(b for b in BASELINES if self.baselines is None or b in self.baselines)
+        return Patience(baselines=baselines, **{name: value for name, value in given.items() if value is not None})
 
 
 SourceName = Annotated[str, Field(max_length=4096)]  # as a path may be long
@@ -217,21 +223,7 @@ async def read_body(request: Request, kind: type[Body], limit_s: float) -> Body:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        raise HttpError(400, _in_words(error, kind)) from error
-
-
-def _in_words(error: ValidationError, kind: type[BaseModel]) -> str:
-    """What is wrong with a body, without pydantic's words for its own classes."""
-    found = []
-    for one in error.errors(include_input=False)[:4]:
-        loc, what = one["loc"], str(one["msg"]).removeprefix("Value error, ")
-        if one["type"] == "extra_forbidden":
-            known = kind.model_fields if len(loc) == 1 else ()
-            what = f"no such field; {did_you_mean(str(loc[-1]), known, 'GET /openapi.json describes all')}"
-        elif not loc and one["type"] == "model_type":
-            what = "the body is not a JSON object"
-        found.append(f"{'.'.join(map(str, loc))}: {what}" if loc else what)
-    return one_line("; ".join(found), 500)
+        raise HttpError(400, argument_problems(error, kind)) from error
 
 
 # Sessions and benches -------------------------------------------------------------------------------------------------
@@ -429,13 +421,14 @@ class HttpServer:
     def _begun(self, asked: SessionBody) -> ClientRun:
         settings = replace(
             self.service.settings,
+            from_=NOTHING,  # a kernel that the client did not write must not count for its reward
             tier=asked.tier,
             language=asked.language,
             confirm=asked.confirm,
             max_attempts=asked.limits.max_attempts,
             max_time_s=asked.limits.max_time_s,
         )
-        what = (f"http:{asked.client}", settings, asked.limits.patience, asked.priority)
+        what = (f"http:{asked.client}", settings, asked.patience, asked.priority)
         if asked.resume is not None:
             return self.service.resume(asked.resume, *what)
         return self.service.start(self.task_of(asked), *what)
@@ -560,7 +553,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         n_sources = 1 if asked.sources is None else len(asked.sources)
         view = FilesView(cast(TextIO, _Lines(loop, lines)), io.StringIO(), json=True, total=n_sources)
-        judged = await asyncio.to_thread(self._benched, asked, view, controls, asked.limits.patience)
+        judged = await asyncio.to_thread(self._benched, asked, view, controls, asked.patience)
         judged.add_done_callback(_closing(loop, lines))
         try:
             first = await _unless_gone(request, asyncio.ensure_future(lines.get()))
@@ -664,13 +657,13 @@ class HttpServer:
         return known
 
     async def _evaluated(self, asked: kernelgym.EvaluationBody) -> dict[str, Json]:
-        """Its result, from a first look, or, where the wanted baseline was not ready for that, from a thorough one."""
+        """Its result, from a first look, or, where that lacks the time that is asked for, from a thorough one."""
         async with self._evaluating:
             shop = await asyncio.shield(asyncio.wrap_future(self.service.shop))
             try:
                 asked.refuse_what_is_not_here(gpu=shop.gpu is not None)
                 view = await self._judged(asked, "screened")
-                if view.judged[0].accepted and view.judged[0].pending:
+                if asked.lacks_time(view.judged[0]):
                     view = await self._judged(asked, "judged")
                 return kernelgym.evaluation(asked, view.judged[0], view.task)
             except Busy:
@@ -753,6 +746,7 @@ async def _unless_gone(request: Request, wanted: "asyncio.Future[T]") -> T:
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not wanted.done():
+            wanted.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody else will read it
             raise Gone
         return wanted.result()
     finally:

@@ -1,11 +1,12 @@
 """`optimize init`: a task file from a person's own PyTorch code, which is read and not run."""
 
 import difflib
+import itertools
 import json as jsonlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import App, Parameter
 from rich.text import Text
@@ -14,11 +15,13 @@ from kerneltune.agent.commands import AsJson, Dtype, NewTask, Overwrite, Shape, 
 from kerneltune.agent.commands.tasks import CheckedTask, checked_task, print_check
 from kerneltune.agent.view.output import standard_page
 from kerneltune.tools.schema.codec import one_line, read_file, shell_word
-from kerneltune.tools.schema.errors import TaskError, UsageError
+from kerneltune.tools.schema.errors import CaseFailed, TaskError, UsageError
+from kerneltune.tools.task.load import MAIN
 
 if TYPE_CHECKING:
     from kerneltune.tools.task.write import CodeParts
 
+T = TypeVar("T")
 _NAMELESS = "mytask.py"
 
 command = App(
@@ -64,7 +67,8 @@ def init(
     _require_task_file(path, own, overwrite=overwrite)
     text = task_source(parts, origin, told_calls(parts, shape, dtype))
     write_text(path, text)
-    found = _checked(path) if check else None
+    found = _checked(path, text) if check else None
+    text = path.read_text(encoding="utf-8")
     sound = found.sound if isinstance(found, CheckedTask) else None if found is None else False
     if json:
         told = {
@@ -90,16 +94,57 @@ def is_code(task: str) -> bool:
     return file.endswith(".py") and name.isidentifier() and os.path.isfile(os.path.expanduser(file))
 
 
-def written_task(source: str, shape: Sequence[str], dtype: str | None) -> Path:
-    """The task file of FILE.py:NAME, written into this folder unless it is there already, as it would be written now.
-    Raises UsageError where another file of its name is there, TaskError."""
-    from kerneltune.tools.task.write import file_name, task_source, told_calls
+def written_tasks(source: str, shape: Sequence[str], dtype: str | None) -> Iterator[Path]:
+    """Yield the task file of FILE.py:NAME, written into this folder unless it is there already, as it would be written
+    now; then the same file as `less_varied` makes it, for as long as its small cases fail, and at last as it was. What
+    was written before its sizes were told is written over. Raises UsageError where another file of its name is there,
+    TaskError."""
+    from kerneltune.tools.task.write import file_name, less_varied, task_source, told_calls
 
     parts, origin, own = _parts(source)
     path = Path(file_name(parts.name))
     if own is not None and path.exists() and path.samefile(own):
         raise UsageError(f"{path} is the file to read; rename it, since the task gets that name")
-    return _kept(path, task_source(parts, origin, told_calls(parts, shape, dtype)), source)
+    text = task_source(parts, origin, told_calls(parts, shape, dtype))
+    less = list(less_varied(text))
+    there = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    if there not in (text, *less):
+        if there == task_source(parts, origin, told_calls(parts, (), None)):
+            write_text(path, text)
+        else:
+            _kept(path, text, source)
+    yield path
+    yield from rewritten(path, text, after=less.index(there) + 1 if there in less else 0)
+
+
+def rewritten(path: Path, text: str, after: int = 0) -> Iterator[Path]:
+    """Write the file as `less_varied` makes it, again and again, and at last as it was; `after` so many of these."""
+    from kerneltune.tools.task.write import less_varied
+
+    for one in itertools.islice(less_varied(text), after, None):
+        write_text(path, one)
+        yield path
+    write_text(path, text)
+
+
+def fitted(written: Iterator[Path] | None, work: Callable[[], T], tell: Callable[[str], None] = lambda _: None) -> T:
+    """Do the work; where a task's code fails with the sizes of a small case, `tell` so and do it again with the file
+    that is `written` next, whose small cases vary fewer. Raises CaseFailed when the code works with none, and at once
+    where nothing is `written`."""
+    first: CaseFailed | None = None
+    while True:
+        try:
+            return work()
+        except CaseFailed as error:
+            if written is None:
+                raise
+            if first is None and error.case == MAIN:
+                told = "if its sizes are guesses, give them, as in --shape NAME=8,2048,4096, or put them into the file"
+                raise CaseFailed(f"{error}; {told}", MAIN) from error
+            first = first or error
+            if next(written, None) is None:
+                raise CaseFailed(f"{first}; its CASES must not vary some of these sizes", first.case) from error
+            tell(f"{first}; trying with fewer sizes that vary")
 
 
 def written_gradients(task: str) -> Path:
@@ -177,11 +222,12 @@ def _require_task_file(path: Path, own: Path | None, *, overwrite: bool) -> None
     require_free(path, overwrite=overwrite)
 
 
-def _checked(path: Path) -> CheckedTask | str:
-    """The task, or why its code fails: a finding here, as the person has only begun."""
+def _checked(path: Path, text: str) -> CheckedTask | str:
+    """The task, or why its code fails: a finding here, as the person has only begun. Where it fails with the sizes of a
+    small case, the file becomes one whose small cases vary fewer, if that works."""
     from kerneltune.tools.task.load import read_task
 
     try:
-        return checked_task(read_task(path))
+        return fitted(rewritten(path, text), lambda: checked_task(read_task(path)))
     except TaskError as error:
         return str(error)

@@ -61,6 +61,7 @@ from kerneltune.agent.events import (
     RunResumed,
     RunStarted,
     RunStopping,
+    Said,
     UntilEnded,
     Warned,
     attempts_of,
@@ -309,7 +310,8 @@ class ReplayAuthor:
     def _again(self, made: Attempt) -> Proposal:
         """In words of this run: its parent there, and no conversation, which was the other run's."""
         parent_id, origin = self._ids.get(made.parent_id or ""), point_of(made.origin)
-        return Proposal(made.source, made.rationale, parent_id, origin, made.hypothesis, made.prediction)
+        claim = (made.hypothesis, made.prediction, made.predicted_speedup)
+        return Proposal(made.source, made.rationale, parent_id, origin, *claim)
 
 
 # Who writes the kernels ----------------------------------------------------------------------------------------------
@@ -475,8 +477,8 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker)
     settings, opened = started.settings, started.opened
     for note in started.choice.notes:
         tracker.emit(Warned(tracker.run_id, note))
-    replies = [e for e in started.events if isinstance(e, Replied)]
-    for reply in replies:
+    opened_keys = [e.conversation for e in started.events if isinstance(e, Said | Replied)]  # answered or not
+    for reply in (e for e in started.events if isinstance(e, Replied)):
         tracker.cost.add(reply.cost_usd)
         if isinstance(model, ScriptedModel):
             model.skip(1, reply.conversation)
@@ -498,13 +500,14 @@ def _llm_author(model: LanguageModel, started: Started, tracker: AttemptTracker)
         model,
         prompts,
         arch,
-        settings.strategy,
+        # The calls of a client belong to one conversation.
+        "refine" if started.choice.name.partition(":")[0] in CLIENTS else settings.strategy,
         started.event.seed,
         bool(started.event.limits.get("seeds_model")),
         settings.logprobs,
         settings.context_tokens or context_limit(model.facts()),
         reply_limit(model.facts(), settings.effort),
-        finished_keys=max((int(r.conversation) for r in replies if r.conversation.isdigit()), default=0),
+        finished_keys=max(map(int, filter(str.isdigit, opened_keys)), default=0),
         start=lambda: start_of(tracker),
         inductor=lambda: lowered(_lower(opened), arch_number(arch), opened.task),
     )

@@ -378,7 +378,7 @@ class AgentTools:
         if found[2] == "best":
             text = run.state.best.source if run.state.best else ""
         else:
-            text = json.dumps([_facts(a).model_dump() for a in run.state.attempts])
+            text = json.dumps([_facts(a, run).model_dump() for a in run.state.attempts])
         return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, text=text)])
 
     async def _prompts(self, ctx: Context, params: Any) -> "types.ListPromptsResult":
@@ -511,7 +511,7 @@ class AgentTools:
             state="over" if run.state.ended else "done",
             text=result.text,
             run=run.run_id,
-            attempt=_facts(result.attempt) if result.attempt else None,
+            attempt=_facts(result.attempt, run) if result.attempt else None,
         )
         if result.is_error:
             raise CallFailed(outcome)
@@ -525,16 +525,16 @@ class AgentTools:
             attempt = state.row(f"{run.run_id}/{wanted.attempt}")
             if attempt is None:
                 raise UsageError(f"there is no attempt {wanted.attempt}; {len(state.attempts)} have begun")
-            return Outcome(text=_line(attempt), run=run.run_id, attempt=_facts(attempt))
+            return Outcome(text=_line(attempt, run), run=run.run_id, attempt=_facts(attempt, run))
         latest = state.attempts[-_SHOWN:]
         counts = ", ".join(f"{n} {status}" for status, n in state.by_status.items()) or "no attempt judged yet"
-        lines = [f"run {run.run_id} on {state.task}: {counts}", *map(_line, latest)]
+        lines = [f"run {run.run_id} on {state.task}: {counts}", *(_line(attempt, run) for attempt in latest)]
         return Outcome(
             state="over" if state.ended else "done",
             text="\n".join([*lines, f"now: {run.doing}"]),
             run=run.run_id,
-            best=_facts(state.best) if state.best else None,
-            attempts=[_facts(attempt) for attempt in latest],
+            best=_facts(state.best, run) if state.best else None,
+            attempts=[_facts(attempt, run) for attempt in latest],
         )
 
     async def _finish(self, ctx: Context, arguments: Arguments) -> Outcome:
@@ -553,8 +553,8 @@ class AgentTools:
         if ended.best is None:
             return over.model_copy(update={"text": f"{over.text}; nothing was accepted"})
         path = str(ended.best_path and ended.best_path.absolute())
-        text = f"{over.text}; its best:\n{_line(ended.best)}\nThe kernel, with its verdict: {path}"
-        return over.model_copy(update={"text": text, "best": _facts(ended.best), "best_path": path})
+        text = f"{over.text}; its best:\n{_line(ended.best, run)}\nThe kernel, with its verdict: {path}"
+        return over.model_copy(update={"text": text, "best": _facts(ended.best, run), "best_path": path})
 
     # How it waits
 
@@ -641,13 +641,25 @@ def _client(ctx: Context) -> str:
     return re.sub(r"[^\w.-]+", "-", name)[:40] or "client"
 
 
-def _facts(attempt: "Attempt") -> AttemptFacts:
+def _seen(attempt: "Attempt", run: "ClientRun") -> "Attempt":
+    """The attempt as its author may see it."""
+    from kerneltune.tools.receipt import author_view
+
+    if attempt.verdict is None:
+        return attempt
+    assert run.task is not None
+    return replace(attempt, verdict=author_view(attempt.verdict, run.task))
+
+
+def _facts(attempt: "Attempt", run: "ClientRun") -> AttemptFacts:
     from kerneltune.agent.commands.show import line_json
 
-    return AttemptFacts.model_validate(line_json(attempt))
+    return AttemptFacts.model_validate(line_json(_seen(attempt, run)))
 
 
-def _line(attempt: "Attempt") -> str:
+def _line(attempt: "Attempt", run: "ClientRun") -> str:
     from kerneltune.agent.commands.bench import file_line
 
-    return file_line(attempt)
+    if attempt.verdict is None:
+        return f"#{attempt.number} {one_line(attempt.rationale)}: {run.state.stage_of(attempt) or 'not benched'}"
+    return file_line(_seen(attempt, run))

@@ -21,7 +21,7 @@ from kerneltune.agent.report.text import Sanitizer
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view.output import LineWriter, say, status_line
 from kerneltune.agent.view.state import Spending
-from kerneltune.tools.schema.codec import Json, parsed, read_file
+from kerneltune.tools.schema.codec import Json, parsed, read_file, reason
 from kerneltune.tools.schema.errors import StoreError, UsageError
 from kerneltune.tools.schema.verdict import versions
 
@@ -232,8 +232,7 @@ def _write(path: Path, data: bytes) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path.resolve(), data, 0o666)  # a link stays a link; a page is made to be shown
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
-        why = getattr(error, "strerror", error)
-        raise StoreError(f"the report {path} cannot be written: {why}; -o names another place") from error
+        raise StoreError(f"the report {path} cannot be written: {reason(error)}; -o names another place") from error
 
 
 def _is_special(path: Path) -> bool:

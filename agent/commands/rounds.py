@@ -495,7 +495,12 @@ class SuiteWork:
                 make = functools.partial(run_opened, opened, author, settings, self.store, suite=self.name)
             else:
                 make = functools.partial(resume_opened, opened, run_id, author, settings, self.store)
-            outcome = make(show, slot.controls)
+            try:
+                outcome = make(show, slot.controls)
+            except BaseException:
+                if at in (found := self._stored()):  # what it had come to counts
+                    self.progress[at] = progress_of(self.store, found[at])
+                raise
         self.progress[at] = progress_of(self.store, outcome.run_id)
         return outcome.why
 

@@ -5,7 +5,9 @@ The first frame comes before what a run needs is imported, which takes a second.
 
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
@@ -132,23 +134,19 @@ def run(
     if resume is None and (task is None or trust_task):
         raise UsageError("--trust-task is for --resume RUN" if task else "give --task NAME, or --resume RUN")
     settings = chosen_settings(given)
-    task = _written(task, shape, dtype)
+
+    from kerneltune.agent.commands.init import fitted, is_code, written_tasks
+
+    written = None
+    if task is not None and is_code(task):
+        written, source = written_tasks(task, shape, dtype), task
+        task = str(next(written))
+        say(f"{task}: the task that was written from {source}; lines with LOOK are guesses")
+    elif shape or dtype:
+        raise UsageError("--shape and --dtype are for --task FILE.py:NAME; a task file has its own")
     if backward:
-        task = _of_gradients(task)
-    return _run_shown(task, resume, settings, json=json, plain=plain, trust_task=trust_task)
-
-
-def _written(task: str | None, shape: tuple[str, ...], dtype: str | None) -> str | None:
-    """The task; of FILE.py:NAME the file that is written for it."""
-    from kerneltune.agent.commands.init import is_code, written_task
-
-    if task is None or not is_code(task):
-        if shape or dtype:
-            raise UsageError("--shape and --dtype are for --task FILE.py:NAME; a task file has its own")
-        return task
-    path = written_task(task, shape, dtype)
-    say(f"{path}: the task that was written from {task}; lines with LOOK are guesses")
-    return str(path)
+        task, written = fitted(written, partial(_of_gradients, task), say), None
+    return _run_shown(task, resume, settings, json=json, plain=plain, trust_task=trust_task, written=written)
 
 
 def _of_gradients(task: str | None) -> str:
@@ -163,9 +161,16 @@ def _of_gradients(task: str | None) -> str:
 
 
 def _run_shown(
-    task: str | None, resume: str | None, settings: Settings, *, json: bool, plain: bool, trust_task: bool
+    task: str | None,
+    resume: str | None,
+    settings: Settings,
+    *,
+    json: bool,
+    plain: bool,
+    trust_task: bool,
+    written: Iterator[Path] | None = None,
 ) -> int:
-    """Run or resume, shown in the way that fits whoever looks; returns the exit code."""
+    """Run or resume, shown as fits whoever looks; returns the exit code. `written`: as `fitted` takes it."""
     began_s = time.monotonic()
     from kerneltune.agent.commands.browse import shelf
     from kerneltune.agent.events import Note
@@ -185,14 +190,15 @@ def _run_shown(
             if choice.kind == "live":
                 view(Note("", "starting", f"going on with {resume}" if resume else str(task)))
             with begun_workers(settings) as warming:
+                from kerneltune.agent.commands.init import fitted
                 from kerneltune.agent.commands.lifecycle import resume_run, run_task
 
                 if resume is None:
-                    outcome = run_task(str(task), settings, here, view, controls, warming)
+                    begin = partial(run_task, str(task))
                 else:
-                    outcome = resume_run(
-                        resume, settings, here, view, controls, warming, task=task, trust_task=trust_task
-                    )
+                    begin = partial(resume_run, resume, task=task, trust_task=trust_task)
+                work = partial(begin, settings, here, view, controls, warming)
+                outcome = fitted(written, work, lambda text: view(Note("", "starting", text)))
             took_s = time.monotonic() - began_s
             if isinstance(view, LiveView) and outcome.why not in (StopReason.INTERRUPTED, StopReason.STOPPED):
                 view.stay()

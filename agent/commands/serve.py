@@ -18,7 +18,7 @@ from cyclopts import App, Parameter
 
 from kerneltune.agent.commands import Arch, RunsDir, Unsandboxed, Width, begun_workers, service_socket
 from kerneltune.agent.settings import chosen_settings, environment
-from kerneltune.tools.schema.codec import one_line, read_file
+from kerneltune.tools.schema.codec import one_line, read_file, reason
 from kerneltune.tools.schema.errors import Unfit, UsageError
 
 _WEB = "127.0.0.1:8422"
@@ -106,7 +106,7 @@ def _token(file: Path | None, given: str, listen: str) -> tuple[str, bool]:
         try:
             given = read_file(file, _MOST_TOKEN_BYTES).decode().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--token-file {file} cannot be read: {error}") from error
+            raise UsageError(f"--token-file {file} cannot be read: {reason(error)}") from error
     where = f"--token-file {file}" if file is not None else "KERNELTUNE_TOKEN"
     if given:
         if not (given.isascii() and given.isprintable() and " " not in given):
@@ -140,7 +140,7 @@ def _on_tcp(listen: str, *, may_move: bool = False) -> Iterator[sockets.socket]:
                 raise
             listening = sockets.create_server((host, 0), family=family)
     except OSError as error:
-        raise UsageError(f"--listen {listen}: {error.strerror or error}") from error
+        raise UsageError(f"--listen {listen}: {reason(error)}") from error
     with listening:
         yield listening
 
@@ -154,22 +154,31 @@ def _on_unix(path: Path) -> Iterator[sockets.socket]:
         raise UsageError(f"the path of the socket is longer than {_LONGEST_PATH} bytes: {path}; give --socket another")
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as listening:
         make_private(path.parent)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)  # of two that begin at once one finds the other's
-            _remove_dead(path)
-            listening.bind(str(path))
-            path.chmod(0o600)  # before it listens, so that nobody came in between
-            listening.listen()
+            with _alone(path.parent):  # of two that begin at once one finds the other's
+                _remove_dead(path)
+                listening.bind(str(path))
+                path.chmod(0o600)  # before it listens, so that nobody came in between
+                listening.listen()
         except OSError as error:
             raise UsageError(f"{path} cannot be made: {error.strerror}") from error
-        finally:
-            os.close(folder)
         try:
             yield listening
         finally:
-            with contextlib.suppress(OSError):
-                path.unlink()
+            listening.close()
+            with contextlib.suppress(OSError, UsageError), _alone(path.parent):  # another may have begun meanwhile
+                _remove_dead(path)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Nobody else makes or removes a socket in the folder for as long as the block lasts."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _remove_dead(path: Path) -> None:

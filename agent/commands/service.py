@@ -43,6 +43,7 @@ from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.tools.sandbox.workers import Workers
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.task.load import TaskFile, find_task
 
 MOST_OPEN = 32  # tasks, where memory allows it: each holds two processes and their files
@@ -66,7 +67,7 @@ class ClientModel:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._calls: queue.SimpleQueue[ToolCall] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[ToolCall | None] = queue.SimpleQueue()  # None: look whether the run is over
         self._numbers = itertools.count(1)
 
     def call(self, name: str, arguments: Mapping[str, Json]) -> str:
@@ -74,6 +75,10 @@ class ClientModel:
         call_id = f"call_{next(self._numbers)}"
         self._calls.put(ToolCall(call_id, name, dict(arguments)))
         return call_id
+
+    def wake(self) -> None:
+        """Have `ask` see at once that the run is over."""
+        self._calls.put(None)
 
     def facts(self) -> ModelFacts:
         """Return nothing but its name."""
@@ -83,12 +88,13 @@ class ClientModel:
         """Wait for the next calls. Raises NoLongerWanted when the run is over before there are any."""
         while not request.is_over() and request.left_s() > 0:
             try:
-                calls = [self._calls.get(timeout=_POLL_S)]
+                waiting = [self._calls.get(timeout=_POLL_S)]
             except queue.Empty:
                 continue
             while not self._calls.empty():
-                calls.append(self._calls.get())
-            return cleaned(Reply("", "tools", tuple(calls), model=self.name.partition(":")[2]))
+                waiting.append(self._calls.get())
+            if calls := tuple(call for call in waiting if call is not None):
+                return cleaned(Reply("", "tools", calls, model=self.name.partition(":")[2]))
         raise NoLongerWanted("the run is over")
 
     def price_usd(self, usage: Usage) -> None:
@@ -118,11 +124,12 @@ class ClientRun:
 
     system: what a model's system prompt would be, once `opening` is there.
     opening: the first words of the run's conversation, once its task is open; or what kept it from being opened.
-    outcome: how it ended. state: what there is to see of it.
+    outcome: how it ended. state: what there is to see of it. task: what it is on, None until that is open.
     """
 
     def __init__(self, author: str, *, resumed: bool = False) -> None:
         self.state, self.system = ViewState(), ""
+        self.task: TaskSpec | None = None
         self.opening: Future[str] = Future()
         self.outcome: Future[RunOutcome] = Future()
         self.controls = Controls()
@@ -139,17 +146,20 @@ class ClientRun:
 
     def call(self, name: str, arguments: Mapping[str, Json]) -> Future[CallResult]:
         """Have a tool called. Calls are carried out in their order; those of `update` that wait together, side by
-        side. Raises UsageError when the run is over."""
+        side. Once the run is over, as it may be before its client hears of it, none is made."""
+        made = Future[CallResult]()
         with self._changing:
             if self._is_over or self.outcome.done():
-                raise UsageError(f"run {self.run_id} is over; start another, or go on with it")
-            call_id = self._model.call(name, arguments)
-            made = self._calls[call_id] = Future()
+                text = f"run {self.run_id} is over; start another, or go on with it"
+                made.set_result(CallResult(text, is_error=True, was_made=False))
+            else:
+                self._calls[self._model.call(name, arguments)] = made
         return made
 
     def stop(self) -> None:
         """End the run after what is under way, and judge its best again."""
         self.controls.stop()
+        self._model.wake()
 
     def __call__(self, event: Event) -> None:
         """Hear of an event of the run."""
@@ -283,17 +293,18 @@ class _OpenTask:
 
 
 class OpenTasks:
-    """Tasks that are open, each once; of those that nobody uses the least recently used are closed, as soon as there
-    are more than `most`, and before one is opened as long as memory `is_short`. Any thread may ask."""
+    """Tasks that are open, each once for the same baselines; of those that nobody uses the least recently used are
+    closed, as soon as there are more than `most`, and before one is opened as long as memory `is_short`. Any thread may
+    ask."""
 
     def __init__(
         self,
-        open_task: Callable[[TaskFile], contextlib.AbstractContextManager[Session]],
+        open_task: Callable[[TaskFile, Patience], contextlib.AbstractContextManager[Session]],
         most: int,
         is_short: Callable[[], bool],
     ) -> None:
         self._open_task, self._most, self._is_short = open_task, most, is_short
-        self._tasks: dict[tuple[Path, str], _OpenTask] = {}  # the least recently used first
+        self._tasks: dict[tuple[Path, str, tuple[str, ...]], _OpenTask] = {}  # the least recently used first
         self._changing = threading.Lock()
         self._gpu = FairQueue()  # which all tasks share
 
@@ -318,7 +329,8 @@ class OpenTasks:
         """The open task, with workers of one's own, which have `patience`; its bench takes turns with those of other
         clients. Raises TaskError, and whatever else keeps it from being opened. After a failure of ours the next one
         finds a fresh judge."""
-        key = file.path, file.sha256
+        baselines = (patience or Patience()).baselines
+        key = file.path, file.sha256, baselines
         with self._changing:
             is_new = key not in self._tasks
             task = self._tasks.pop(key) if not is_new else _OpenTask(contextlib.ExitStack(), Future())
@@ -326,7 +338,7 @@ class OpenTasks:
             task.users += 1
         try:
             if is_new:
-                self._open(key, task, file)
+                self._open(task, file, Patience(baselines=baselines))
             yield self._in_turn(task.opened.result().apart(patience), task.queue, client, priority)
         except BaseException:
             with self._changing:
@@ -347,17 +359,17 @@ class OpenTasks:
         """The task opened once more, with a judge of one's own: an open one knows the verdicts on what it has judged,
         and would draw the same inputs again. Raises TaskError."""
         self._make_room()
-        with self._open_task(file) as opened:
+        with self._open_task(file, Patience()) as opened:
             yield self._in_turn(opened, FairQueue(), client, priority)
 
     def _in_turn(self, opened: Session, queue: FairQueue, client: str, priority: Priority) -> Session:
         turn = Turn(self._gpu if opened.gpu else queue, client, priority)
         return replace(opened, tools=replace(opened.tools, judging=turn))
 
-    def _open(self, key: tuple[Path, str], task: _OpenTask, file: TaskFile) -> None:
+    def _open(self, task: _OpenTask, file: TaskFile, patience: Patience) -> None:
         try:
             self._make_room()
-            task.opened.set_result(task.held.enter_context(self._open_task(file)))
+            task.opened.set_result(task.held.enter_context(self._open_task(file, patience)))
         except BaseException as error:
             task.opened.set_exception(error)
             raise
@@ -393,7 +405,7 @@ class Service:
         self._held = contextlib.ExitStack()
         self.shop: Future[Workshop] = Future()
         self.tasks = OpenTasks(
-            lambda file: session(self.shop.result(), file),
+            lambda file, patience: session(self.shop.result(), file, patience),
             MOST_OPEN,
             lambda: memory_is_short(self.shop.result().gpu),
         )
@@ -490,7 +502,14 @@ class Service:
         priority: Priority,
     ) -> ClientRun:
         settings = replace(settings or self.settings, context_tokens=WHOLE_CONTEXT)
-        open_task = partial(self.tasks.use, patience=patience, client=run.choice.name, priority=priority)
+
+        @contextlib.contextmanager
+        def open_task(file: TaskFile) -> Iterator[Session]:
+            client = run.choice.name
+            with self.tasks.use(file, patience=patience, client=client, priority=priority) as opened:
+                run.task = opened.task
+                yield opened
+
         with self._changing:
             self._insist_on_room(run.choice.name)
             over = [other for other in self._runs if other.outcome.done()]

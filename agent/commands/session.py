@@ -41,7 +41,7 @@ from kerneltune.tools.sandbox.linux import memory_bytes
 from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import Json, decode, encode
-from kerneltune.tools.schema.errors import TaskError, Unconfined
+from kerneltune.tools.schema.errors import CaseFailed, TaskError, Unconfined
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH, ceilings_path, load_ceilings
 from kerneltune.tools.schema.messages import BASELINES, Baselines, Open, Opened
 from kerneltune.tools.schema.task import TaskSpec
@@ -321,11 +321,13 @@ def memory_is_short(gpu: GpuInfo | None, least_free: float = 0.5) -> bool:
 def open_task(
     judge: Worker, task_file: TaskFile, timeout_s: float = DESCRIBE_TIMEOUT_S, gpu_memory_bytes: int = 0
 ) -> tuple[TaskSpec, tuple[str, ...], dict[str, Json]]:
-    """The task as data, described by the CPU judge, what that has against it, and its small case. Raises TaskError."""
+    """The task as data, described by the CPU judge, what that has against it, and its small case. Raises TaskError,
+    CaseFailed among them."""
     request = Open(task_file.name, str(task_file.path), gpu_memory_bytes)
     opened = decode(Opened, ask_judge(judge, task_file.name, request, timeout_s=timeout_s).body)
     if opened.task is None:
-        raise TaskError(opened.problem or f"{task_file.path} cannot be used as a task")
+        problem = opened.problem or f"{task_file.path} cannot be used as a task"
+        raise CaseFailed(problem, opened.failed_case) if opened.failed_case else TaskError(problem)
     return opened.task, opened.notes, opened.small
 
 

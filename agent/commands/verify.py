@@ -136,9 +136,11 @@ def repeat_stored(
     trust_task: bool = False,
 ) -> "Verification":
     """Judge a stored attempt again on its task as `open_task` opens it, whose judge must not have drawn inputs for
-    these plans before. Raises TaskError when the task is not found again."""
+    these plans before. Raises TaskError when the task is not found again, and StoreError for an attempt that cannot be
+    judged again."""
     from kerneltune.agent.commands.session import stored_task
 
+    _require_source(attempt)
     with ScratchFolder() as scratch:
         came = store.merged_from(run.run_id)
         its_task, differs = stored_task(run, task, scratch, merged_from=came, trusted=trust_task)

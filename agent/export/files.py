@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from kerneltune.agent.export.base import Feature, Format, Row
 from kerneltune.tools.sandbox.scratch import ScratchFolder
-from kerneltune.tools.schema.codec import Json, parsed, read_file
+from kerneltune.tools.schema.codec import Json, parsed, read_file, reason
 from kerneltune.tools.schema.errors import StoreError, UsageError
 
 FileType = Literal["parquet", "jsonl", "csv"]
@@ -284,7 +284,7 @@ def made_whole(target: Path, *, overwrite: bool) -> Iterator[Path]:
             finally:
                 _settle(target, earlier)
     except OSError as error:
-        raise StoreError(f"{target}: {error.strerror or error}; nothing was left there") from error
+        raise StoreError(f"{target}: {reason(error)}; nothing was left there") from error
 
 
 def _settle(target: Path, earlier: Path) -> None:

@@ -6,7 +6,6 @@ is unknown.
 """
 
 import ast
-import difflib
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.languages.ptx.loader import ptx_texts
+from kerneltune.tools.schema.codec import unified_diff
 from kerneltune.tools.schema.errors import UsageError
 
 Per = Literal["task", "target", "run"]  # `target`: a task on each GPU, or on each architecture where nothing is timed
@@ -433,18 +433,6 @@ def _fix_row(trajectory: Trajectory, broken: Attempt, found: Descendant) -> Expo
         "broken_attempt": broken.attempt_id,
     }
     return ExportRow(values, fixed)
-
-
-def unified_diff(before: str, after: str) -> str:
-    """What changed between two sources, as `patch` applies it; "" when nothing changed."""
-    lines = difflib.unified_diff(_lines(before), _lines(after), "before", "after")
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def _lines(text: str) -> list[str]:
-    """With their ends; nothing but a line feed ends one, as in files."""
-    *whole, last = text.split("\n")
-    return [f"{line}\n" for line in whole] + [last] * bool(last)
 
 
 # dpo ------------------------------------------------------------------------------------------------------------------

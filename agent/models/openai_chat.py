@@ -68,10 +68,10 @@ class ChatModel(HttpModel[ChatFeatures, "_Completion"]):
     provider: ClassVar[str] = "chat"
     sdk_error: ClassVar[type[Exception]] = openai.OpenAIError
 
-    def __init__(self, options: ModelOptions, features: ChatFeatures = ChatFeatures()) -> None:
+    def __init__(self, options: ModelOptions) -> None:
         keys = [options.api_key] if options.api_key else []
         client = openai_client(replace(options, api_key=options.api_key or "none"))  # the SDK insists on a key
-        super().__init__(options, client, "the API key", keys, features)
+        super().__init__(options, client, "the API key", keys, ChatFeatures())
 
     def _describe(self) -> ModelFacts:
         listed = self._listed() or []

@@ -99,8 +99,8 @@ SPELLINGS = f"{', '.join(provider.spelling for provider in PROVIDERS.values())},
 
 
 def parse(name: str) -> tuple[str, str]:
-    """Take what --model says apart: the provider, and a model's id ("" for one that is chosen from the API's list) or a
-    file's path. Raises UsageError naming it and the spellings."""
+    """Take the name of a model apart: the provider, and a model's id ("" for one that is chosen from the API's list) or
+    a file's path. Raises UsageError naming it and the spellings."""
     provider, colon, model = name.partition(":")
     if provider in CLIENTS:
         raise UsageError(
@@ -109,11 +109,11 @@ def parse(name: str) -> tuple[str, str]:
     if provider not in PROVIDERS:
         close = difflib.get_close_matches(provider, (*PROVIDERS, OFFLINE, REPLAY), n=1)
         hint = f"did you mean {close[0]}{colon}{model}? " if close else ""
-        raise UsageError(f"--model {name!r}: {hint}wanted one of {SPELLINGS}")
+        raise UsageError(f"{name!r} is no author: {hint}wanted one of {SPELLINGS}")
     if provider == "scripted" and not model:
-        raise UsageError(f"--model {name!r}: name the file, as in scripted:story.jsonl")
+        raise UsageError(f"{name!r}: name the file, as in scripted:story.jsonl")
     if model != model.strip() or (colon and not model and provider in KEY_VARIABLES):
-        raise UsageError(f"--model {name!r}: name a model after the colon, or say only {provider!r}")
+        raise UsageError(f"{name!r}: name a model after the colon, or say only {provider!r}")
     return provider, model
 
 
@@ -152,9 +152,9 @@ def _checked_key(provider: str, key: str | None) -> str | None:
 
 def _checked_url(provider: str, base_url: str | None) -> str | None:
     if provider == "chat" and not base_url:
-        raise UsageError("--model chat:… needs --base-url, as in --base-url http://localhost:8000/v1")
+        raise UsageError("chat:… needs --base-url, as in --base-url http://localhost:8000/v1")
     if provider == "scripted" and base_url:
-        raise UsageError("--base-url has no meaning with --model scripted:…")
+        raise UsageError("--base-url has no meaning with scripted:…")
     if base_url is None:
         return None
     try:

@@ -23,7 +23,7 @@ from kerneltune.agent.models.types import (
     Usage,
     cleaned,
 )
-from kerneltune.tools.schema.codec import DecodeError, Json, decode
+from kerneltune.tools.schema.codec import DecodeError, Json, decode, reason
 from kerneltune.tools.schema.errors import UsageError
 
 OVER = "The script is over."
@@ -120,7 +120,7 @@ def _read(path: Path) -> list[tuple[int, _ScriptedReply]]:
     try:
         texts = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--model scripted:{path}: {error}") from error
+        raise UsageError(f"scripted:{path} cannot be read: {reason(error)}") from error
     return [(number, _read_line(text, f"{path}:{number}")) for number, text in enumerate(texts, 1) if text.strip()]
 
 

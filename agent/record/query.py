@@ -25,7 +25,7 @@ from kerneltune.tools.schema.codec import Json, decode, did_you_mean, parsed
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import RIGHT, Status
 
-VERSION = 6  # of the record; see agent.record.store
+VERSION = 7  # of the record; see agent.record.store
 ACCEPTED = "accepted"  # as good as a status, where one is asked for
 _PAGE_RUNS = 1000  # runs that are counted at a time, where a filter asks for what has to be counted
 _RARE = 20_000  # so few verdicts or comparisons are looked up one by one
@@ -84,9 +84,9 @@ class ChosenRun:
 @dataclass(frozen=True)
 class RunSummary:
     """A stored run. `why` is None while it goes on, or when its process was killed. `best_us` (microseconds) and
-    `best_speedup` (over the fastest baseline) belong to the best attempt and are None when nothing was timed;
-    `verified` says whether the latest verification of it held, and is None without one. `by_status` counts attempts by
-    the verdict that counts."""
+    `best_speedup` (over the fastest baseline) belong to the best attempt and are None when nothing was timed, the
+    speed-up also when not every baseline was there; `verified` says whether the latest verification of it held, and is
+    None without one. `by_status` counts attempts by the verdict that counts."""
 
     run_id: str
     task: str
@@ -139,8 +139,10 @@ led AS (
 )
 SELECT l.seq, l.run_id, l.task, l.author, l.arch, l.gpu, e.at, coalesce(k.statuses, '{{}}') AS statuses,
     v.attempt_id AS best, v.median_us, l.why,
-    (SELECT CASE WHEN max(typeof(x.speedup) = 'text') THEN 'nan' ELSE min(x.speedup) END
-        FROM comparisons AS x WHERE x.seq = v.seq) AS speedup,
+    CASE WHEN json_extract(v.facts, '$.pending') IS NULL THEN (
+        SELECT CASE WHEN max(typeof(x.speedup) = 'text') THEN 'nan' ELSE min(x.speedup) END
+        FROM comparisons AS x WHERE x.seq = v.seq
+    ) END AS speedup,
     (SELECT w.held FROM verifications AS w WHERE w.attempt_id = v.attempt_id AND w.purpose = 'verify'
         ORDER BY w.seq DESC LIMIT 1) AS held
 FROM led AS l JOIN events AS e ON e.seq = l.seq LEFT JOIN counted AS k ON k.run_id = l.run_id

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from kerneltune.agent.attempt import Attempt, StopReason
+from kerneltune.agent.attempt import Attempt, StopReason, best
 from kerneltune.agent.events import Event, Replied, RunEnded, RunResumed, RunStarted, Said, attempts_of
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.tools.schema.codec import DecodeError, Json, decode
@@ -94,10 +94,11 @@ def ending(events: Iterable[Event]) -> RunEnded | None:
 
 
 def best_of(attempts: Sequence[Attempt], named: str | None) -> Attempt | None:
-    """The attempt that the run's ending names; without one, the last accepted that was the best when it was judged."""
+    """The attempt that the run's ending names; without one, the best of those that are accepted: conversations side by
+    side get their verdicts in another order than their numbers."""
     if named is not None:
         return next((a for a in attempts if a.attempt_id == named), None)
-    return next((a for a in reversed(attempts) if a.accepted and a.best), None)
+    return best(attempts)
 
 
 def _conversations(messages: Iterable[Said | Replied]) -> tuple[Conversation, ...]:

@@ -81,7 +81,8 @@ class RunData:
     def judge_s(self) -> float:
         """Seconds for which the judge, and with it the GPU, was busy with the run's attempts."""
         benched = sum(number(a.bench_s) or 0.0 for a in self.trajectory.attempts)
-        return benched + sum(number(e.bench_s) or 0.0 for e in self.verified("confirm"))
+        again = (e for e in self.course if isinstance(e, Verified) and e.purpose != "verify")
+        return benched + sum(number(e.bench_s) or 0.0 for e in again)
 
     @cached_property
     def timed(self) -> list[Attempt]:

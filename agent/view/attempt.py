@@ -1,8 +1,6 @@
 """An attempt as people read it: facts, tables, difference and conversation, for a window, a pipe, a page of the screen.
 Knows no terminal and no database."""
 
-import difflib
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +16,7 @@ from kerneltune.agent.record.trajectory import Conversation, Message
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import columns, facts, heading, short
 from kerneltune.tools.reflect import evidence_in_words
-from kerneltune.tools.schema.codec import one_line, plural
+from kerneltune.tools.schema.codec import one_line, plural, unified_diff
 from kerneltune.tools.schema.sass import KernelFacts, facts_in_words
 from kerneltune.tools.schema.verdict import RIGHT, CaseResult, Status, fastest_first
 
@@ -91,12 +89,11 @@ class ShownAttempt:
 
 
 def unified(before: str, after: str, from_name: str, to_name: str) -> str:
-    """Return a unified diff that `patch` accepts."""
-    old, new = (re.findall("[^\n]*\n|[^\n]+", source) for source in (before, after))
-    if len(old) + len(new) > _MOST_LINES:
-        return f"# {len(old)} and {len(new)} lines: too many to compare\n"
-    lines = difflib.unified_diff(old, new, from_name, to_name)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    """Return a unified diff, or that there is too much to compare."""
+    old, new = before.count("\n"), after.count("\n")
+    if old + new > _MOST_LINES:
+        return f"# {old} and {new} lines: too many to compare\n"
+    return unified_diff(before, after, from_name, to_name)
 
 
 def known_of(shown: ShownAttempt) -> Iterator[RenderableType]:

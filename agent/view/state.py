@@ -400,8 +400,11 @@ def _judged(state: ViewState, event: Judged) -> ViewState:
 
 
 def _verified(state: ViewState, event: Verified) -> ViewState:
-    """A confirmation counts from now on; a verification and an unfinished look stand beside the verdict."""
+    """A confirmation counts from now on; a verification and an unfinished look stand beside the verdict. The run's own
+    looks are part of its judge's time; a verification, perhaps by another machine, is not."""
     state = _change(state, event)
+    if event.purpose != "verify":
+        state = replace(state, judge_s=state.judge_s + event.bench_s)
     if event.purpose == "confirm":
         state = replace(state, best_id=_best_id(state))
     told = f"{state.number_of(event.attempt_id)} {verification(event)}: {event.why}"

@@ -42,7 +42,7 @@ def ask(method: str, path: str, body: Any = None, timeout_s: float = 600.0) -> d
             raise Fault(f"{method} {path}: {type(error).__name__}: {error}") from error
         if status < 300:
             return told
-        if status in (400, 404, 413):
+        if status in (400, 413):  # 404 is a session that the service has no more
             raise ValueError(str(told)[:500])
         if status != 429 or time.monotonic() + 1.0 > until_s:
             raise Fault(f"{method} {path}: status {status}: {str(told)[:500]}")
@@ -64,7 +64,9 @@ def begin(task: str | None = None, reference_code: str | None = None, **more: An
     """Begin a rollout: its `path`, and what a model is told at first: `system`, `prompt`, `tools`."""
     what = {"reference_code": reference_code} if reference_code else {"task": task}
     asked = {"client": "trainer", "priority": "batch", "confirm": False, "reward": "fast_0", **more, **what}
-    told = ask("POST", "/sessions", asked | {"limits": {"max_attempts": 8, **LIMITS, **more.get("limits", {})}})
+    untimed = {"tier": "screened", "baselines": ["eager"]} if asked["reward"] == "fast_0" else {}
+    asked["limits"] = {"max_attempts": 8, **LIMITS, **more.get("limits", {})}
+    told = ask("POST", "/sessions", untimed | asked)
     return {"path": f"/sessions/{told['session']}", **told}
 
 
@@ -75,9 +77,8 @@ def call(path: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def outcome(path: str) -> dict[str, Any]:
     """`reward`: the best of all attempts, 0 where none was made, None where nobody knows; `turns`. Judges what was not benched."""
-    for attempt in ask("GET", path)["attempts"]:
-        if attempt["status"] is None:
-            call(path, "bench", {"attempt": attempt["number"]})
+    for attempt in (a for a in ask("GET", path)["attempts"] if a["status"] is None):
+        call(path, "bench", {"attempt": attempt["number"]})
     told = ask("GET", path)
     return {"reward": told["reward"] if told["turns"] else 0.0, "turns": told["turns"]}
 
@@ -90,11 +91,10 @@ def close(path: str) -> None:
 
 def reward_of(text: str, task: str | None = None, reference_code: str | None = None, **more: Any) -> float | None:
     """What an answer with a whole file is worth: its first block of code, or all of it. None where nobody knows."""
-    try:
+    with contextlib.suppress(Fault), contextlib.ExitStack() as rollout:
         path, found = begin(task, reference_code, **more)["path"], _FENCED.search(text)
+        rollout.callback(close, path)
         call(path, "update", {"rationale": "an answer", "source": found[1] if found else text})
         reward: float | None = outcome(path)["reward"]
-        close(path)
-    except Fault:
-        return None
-    return reward
+        return reward
+    return None

@@ -11,7 +11,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from kernel_service import Fault, begin, call, outcome, reward_of
+from kernel_service import Fault, begin, call, close, outcome, reward_of
 
 REWARD = os.environ.get("KERNELTUNE_REWARD", "fast_0")  # as `optimize export --reward` names them
 TOLD = "\n\nUse the tools: `update` compiles a whole file and gives it a number, `bench` checks and times that number."
@@ -34,17 +34,22 @@ def kernel_reward(
 
 
 class KernelEnv:
-    """A rollout of tool calls. `turns`: with reward and return, once `get_reward` was asked; `ends`: which call ended each."""
+    """A rollout of tool calls. `turns`: with reward and return, once `get_reward` was asked; `ends`: which of the policy's speeches
+    ended each, where the trainer counts them in `speech` (TurnGRPO does), the first as 0."""
+
+    _path = ""
 
     def reset(self, **row: Any) -> str:
         """Begin a rollout of this row's task; what is appended to its prompt."""
-        self._path, self._n_calls, self.turns, self.ends = "", 0, [], []
+        if self._path:  # of the rollout before, whose place it would keep for some minutes
+            close(self._path)
+        self._path, self.turns, self.ends = "", [], []
+        self.speech, self._newest = -1, 0
         with contextlib.suppress(Fault):  # get_reward says None
             self._path = begin(**_wanted(row))["path"]
         return TOLD
 
     def _called(self, name: str, arguments: dict[str, Any]) -> str:
-        self._n_calls += 1
         try:
             told = (
                 call(self._path, name, arguments)
@@ -54,7 +59,10 @@ class KernelEnv:
         except Fault:
             self._path = ""
             return "The evaluator cannot be asked any more."
-        self.ends += [self._n_calls - 1] if name == "update" and told["attempt"] else []
+        number = told["attempt"]["number"] if name == "update" and told["attempt"] else -1
+        if number > self._newest:  # else it repeats a source
+            self._newest = number
+            self.ends.append(self.speech)
         return str(told["text"])
 
     def update(self, source: str, rationale: str) -> str:

@@ -12,6 +12,11 @@ from trl import GRPOTrainer
 class TurnGRPO(GRPOTrainer):  # type: ignore[misc]
     """The advantage of a turn is its return less the mean of the others' in its group, for the tokens that led to it."""
 
+    def _generate_single_turn(self, *given: Any, **more: Any) -> Any:
+        for environment in self.environments or ():
+            environment.speech += 1  # whoever still speaks: TRL asks once for the next speech of all these
+        return super()._generate_single_turn(*given, **more)
+
     def _generate_and_score_completions(self, inputs: list[Any]) -> dict[str, Any]:
         made: dict[str, Any] = super()._generate_and_score_completions(inputs)
         mask = made["completion_mask"] * made.get("tool_mask", made["completion_mask"])

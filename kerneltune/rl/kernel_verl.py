@@ -8,11 +8,12 @@ ends, to go on from its checkpoint. Rows are those of `optimize export --format 
 """
 
 import asyncio
+import threading
 import time
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
-from kernel_service import Fault, begin, call, reward_of
+from kernel_service import Fault, begin, call, close, reward_of
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import ToolResponse
 
@@ -72,11 +73,13 @@ class KernelTool(BaseTool):
             language, reward = asked.get("language") or "triton", self.config.get("reward", "fast_0")
             told = begin(asked.get("task"), asked.get("reference_code"), language=language, reward=reward)
             path = self._paths[rollout] = told["path"]
+            ended = threading.Thread(target=close, args=[path], daemon=True)
+            finalize(rollout, ended.start).atexit = False  # at the end of Python no thread begins
         made = call(path, "update", {"rationale": "a try", "source": source})
         if not made["attempt"] or made["attempt"]["status"] is not None:
             return made  # it did not come to an attempt, or did not compile
         return call(path, "bench", {"attempt": made["attempt"]["number"]})
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
-        """Forget the call; the rollout ends by itself when nobody uses it."""
+        """Forget the call; the rollout ends when verl forgets it."""
         self._asked.pop(instance_id, None)

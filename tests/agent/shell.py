@@ -32,8 +32,13 @@ def optimize(
 
 def command(*arguments: str) -> list[str]:
     """Its argument vector, for an interpreter of its own; workers come from the shared process."""
+    return program("from kerneltune.agent.cli import main; main()", *arguments)
+
+
+def program(code: str, *arguments: str) -> list[str]:
+    """The same of a program that calls the command."""
     shared = f"from tests import shared_fork_server; shared_fork_server.use({shared_fork_server.address()!r})"
-    return [sys.executable, "-c", f"{shared}; from kerneltune.agent.cli import main; main()", *arguments]
+    return [sys.executable, "-c", f"{shared}\n{code}", *arguments]
 
 
 def env() -> dict[str, str]:

@@ -144,6 +144,15 @@ def test_search_lines_that_cannot_be_obeyed_are_refused(line: str, told: str) ->
         own_sketch("mine.py", KERNEL.replace("# search: NUM_WARPS = 4 8", line))
 
 
+def test_a_search_of_what_is_no_plain_number_or_of_too_much_is_refused() -> None:
+    for value in ("4 * 2", "1.5", "4, 8"):
+        with pytest.raises(UsageError, match="it has `NUM_WARPS = "):
+            own_sketch("mine.py", KERNEL.replace("\nNUM_WARPS = 4", f"\nNUM_WARPS = {value}"))
+    lines = "".join(f"# search: P{n} = 1 2\nP{n} = 1\n" for n in range(17))
+    with pytest.raises(UsageError, match="names 17 parameters; at most 16 work"):
+        own_sketch("mine.py", lines)
+
+
 def test_a_run_from_a_file_with_a_search_tries_its_points_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(KERNEL)
     done = optimize("--task", SOFTMAX, "--model", "offline", "--from", "mine.py", "--plain", cwd=tmp_path)

@@ -1,5 +1,6 @@
 """What `optimize init` writes for a person's module can be optimised without a key and without a GPU."""
 
+import json
 import re
 from pathlib import Path
 
@@ -42,6 +43,17 @@ class Scaled(nn.Module):
 
     def forward(self, x):
         return F.silu(x) * self.scale
+
+
+class Fixed(nn.Module):
+    """One whose code says how wide the input is."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(48, 32)
+
+    def forward(self, x):
+        return F.silu(self.fc(x))
 '''
 
 
@@ -64,3 +76,21 @@ def test_a_module_gets_an_attempt_that_is_right(name: str, dtype: str, tmp_path:
     with Store.open(tmp_path / "runs") as its:
         attempts = list(its.attempts(its.run_ids()[0]))
     assert [a.status for a in attempts] == [Status.CHECKED], done.stdout + done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_sizes_with_which_the_code_fails_stay_as_they_were_told_and_guesses_that_fail_are_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODULES)
+    run = ("--task", "mine.py:Fixed", "--model", "offline", "--max-attempts", "1", "--json", "--runs-dir", "runs")
+    failed = optimize(*run, cwd=tmp_path, timeout_s=140)
+    assert failed.returncode == 2
+    assert "if its sizes are guesses, give them, as in --shape" in failed.stdout + failed.stderr
+    done = optimize(*run, "--shape", "x=6,48", cwd=tmp_path, timeout_s=140)  # over what was written by guesses
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [r["is_error"] for r in records if r["type"] == "result"] == [False], done.stderr
+    with Store.open(tmp_path / "runs") as its:
+        assert [a.status for a in its.attempts(its.run_ids()[0])] == [Status.CHECKED]
+    task = (tmp_path / "fixed_task.py").read_text()
+    assert "COLS = 48  # LOOK: the same in all cases, since the code failed with other sizes" in task
+    assert '"name": "ragged", "ROWS":' in task
+    assert '"COLS"' not in task

@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from kerneltune.agent.events import Proposed
 from kerneltune.agent.record.store import Store
 from tests.agent import warm
-from tests.agent.shell import SOFTMAX, env, optimize
+from tests.agent.shell import SOFTMAX, env, optimize, program
 
 FLAGS = ("--task", SOFTMAX, "--json", "--runs-dir", "runs")
 
@@ -116,7 +115,7 @@ def test_an_interrupted_attempt_is_tried_again(stopped: Stopped, tmp_path: Path)
 def test_what_another_process_stored_until_the_run_was_ours_is_known(stopped: Stopped, tmp_path: Path) -> None:
     folder, run_id = stopped("offline")
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    words = [sys.executable, "-c", MEANWHILE, "--resume", run_id, "--max-attempts", "5", *FLAGS[2:]]
+    words = program(MEANWHILE, "--resume", run_id, "--max-attempts", "5", *FLAGS[2:])
     again = subprocess.run(words, cwd=tmp_path, env=env(), capture_output=True, text=True, timeout=120)
     assert again.returncode == 0, again.stderr
     with Store.open(tmp_path / "runs") as store:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
@@ -18,14 +19,17 @@ from kerneltune.agent.attempt import (
     rank_key,
     tiers_for,
 )
+from kerneltune.agent.commands.lifecycle import ReplayAuthor
 from kerneltune.agent.events import Event, Judged, Proposed, Reflected, Updated, Verified, attempts_of
 from kerneltune.agent.loop import Run, optimize
+from kerneltune.agent.record.store import Store
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator
 from kerneltune.tools.reflect import outcome
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import CaseTime, Comparison, Status, Tier, Timing, Verdict
 from kerneltune.tools.update import Update
+from tests.agent.record.samples import started
 
 TASK = TaskSpec("t", "0" * 64, "float32", "", (CaseSpec("main", (), (), None),))
 
@@ -132,6 +136,26 @@ def test_what_a_killed_process_left_is_judged_first_under_its_number_and_told_on
     assert [(type(e), e.attempt_id) for e in log.events if isinstance(e, Proposed | Updated | Judged)] == [
         (Judged, "r/2"), (Updated, "r/3"), (Judged, "r/3"), (Proposed, "r/4"), (Updated, "r/4"), (Judged, "r/4"),
     ]  # fmt: skip
+
+
+def test_a_draft_that_an_interrupted_process_left_is_held_against_the_speed_up_that_it_predicted(
+    tmp_path: Path,
+) -> None:
+    running, log = run([])
+    parent = running.tracker.bench(running.tracker.update(Proposal("100", "a start")))
+    claim = ("bound by latency", "2 times as fast as #1", 2.0)
+    running.tracker.update(Proposal("98", "two rows", parent.attempt_id, None, *claim))
+    with Store.open(tmp_path) as store:
+        for event in (started("r"), *log.events):
+            store.write(event)
+        judged, draft = attempts_of(store.load_events("r"))
+    again, log = run([])
+    tracker = replace(again.tracker, attempts=[judged], next_number=3, left=[draft])
+    tracker.bench(tracker.update(draft))
+    (said,) = [e for e in log.events if isinstance(e, Reflected)]
+    assert (said.outcome, said.evidence["predicted_speedup"]) == ("open", 2.0)  # the right direction, and much less
+    (replayed,) = ReplayAuthor(again.tracker, "replay:r", [draft]).propose(TASK, [], 1)
+    assert (replayed.hypothesis, replayed.prediction, replayed.predicted_speedup) == claim
 
 
 def test_what_was_left_counts_as_an_attempt_and_no_more_are_made_than_the_limit() -> None:

@@ -135,6 +135,30 @@ def test_what_is_edited_on_disk_changes_no_verdict(begun: workers.Workers, tmp_p
     told(begun, tmp_path, story)
 
 
+def test_an_agent_reads_nothing_of_held_out_cases_and_sees_what_is_not_benched(
+    begun: workers.Workers, tmp_path: Path
+) -> None:
+    async def story(agent: Client) -> None:
+        shutil.copy(SOFTMAX, tmp_path / "mine.py")
+        run = (await call(agent, "start", task="mine.py"))["run"]
+        source = RIGHT.replace("        return y", "        return y[:5] if cols == 203 else y")  # of the held-out case
+        await call(agent, "update", rationale="cuts", source=source)
+        made = [await call(agent, "bench", attempt=1)]
+        await call(agent, "update", rationale="does not", source=RIGHT)
+        made += [await call(agent, "show"), await call(agent, "show", attempt=1), await call(agent, "show", attempt=2)]
+        history = json.loads((await agent.read_resource(f"kerneltune://runs/{run}/history")).contents[0].text)  # type: ignore[union-attr]
+        assert [one["is_error"] for one in made] == [False] * 4
+        facts = [made[0]["attempt"], made[1]["attempts"][0], made[2]["attempt"], history[0]]
+        assert {(one["status"], one["detail"].partition(" is wrong")[0]) for one in facts} == {
+            ("wrong", "a case with held-out shapes")
+        }
+        assert "203" not in json.dumps([made, history])
+        assert "#2 does not: updated\n" in made[1]["text"]
+        assert made[3]["text"] == "#2 does not: updated"
+
+    told(begun, tmp_path, story)
+
+
 def test_a_call_under_way_is_handed_back_and_waited_for(begun: workers.Workers, tmp_path: Path) -> None:
     async def story(agent: Client) -> None:
         answer = await call(agent, "start", task="softmax")

@@ -13,6 +13,7 @@ import pytest
 
 from kerneltune.agent.events import Judged, Proposed, Reflected, Replied, RunEnded, Said, Updated, Warned
 from kerneltune.agent.record.store import Store
+from kerneltune.agent.record.trajectory import trajectory
 from tests.agent import warm
 from tests.agent.models.server import Faults, Format, LlmServer
 from tests.agent.models.story import Fault
@@ -226,6 +227,19 @@ def test_what_no_retry_mends_ends_the_run_in_order_and_it_can_be_resumed(tmp_pat
     assert result(again)["attempts"] == 5
     assert server.refused == []
     assert "what the run has found so far" in str(server.asked[0].body)
+
+
+def test_a_conversation_that_was_opened_and_never_answered_keeps_its_key_when_the_run_goes_on(tmp_path: Path) -> None:
+    done, _ = told_by("anthropic", tmp_path, faults={0: Fault("status", 402)})
+    run_id = result(done)["run_id"]
+    with LlmServer(LINES, "anthropic") as server:
+        arguments = ("--resume", run_id, "--json", "--runs-dir", "runs", "--max-attempts", "1")
+        again = optimize(*arguments, "--base-url", server.url, cwd=tmp_path, more_env=keys(server))
+    assert result(again)["attempts"] == 1
+    with Store.open(tmp_path / "runs") as store:
+        conversations = trajectory(store.load_events(run_id)).conversations
+    roles = [(told.key, [message.role for message in told.messages[:3]]) for told in conversations]
+    assert roles == [("1", ["system", "user"]), ("2", ["system", "user", "assistant"])]
 
 
 def test_a_key_or_a_model_that_is_wrong_is_said_before_anything_starts(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def test_a_compile_target_is_the_same_however_it_was_spelt(monkeypatch: pytest.M
         ("patience", 0, "--patience 0: give at least 1"),
         ("max_cost_usd", 0.0, "--max-cost 0: give a number above 0"),
         ("target_speedup", -1.0, "--target-speedup -1: give a number above 0"),
+        ("target_sol", 2.0, "--target-sol 2: give a share above 0, and 1 at the most"),
         ("retry_time_s", -1, "--retry-time -1: give a number of seconds"),
         ("width", 0, "--width 0: give 1 to 64"),
         ("width", 65, "--width 65: give 1 to 64"),

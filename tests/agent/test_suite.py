@@ -202,6 +202,23 @@ def test_a_killed_judge_ends_the_turn_of_its_task_and_not_the_suite(tmp_path: Pa
     assert len(attempts_of(tmp_path)["a1", "offline"]) == 2
 
 
+def test_what_a_turn_had_come_to_when_its_judge_was_killed_counts(tmp_path: Path) -> None:
+    tasks(tmp_path, "a1")
+    words = ("suite", "tasks", "--authors", "offline", "--max-attempts", "6", "--width", "1", "--json")
+    alone = [sys.executable, "-c", "from kerneltune.agent.cli import main; main()", *words]  # its workers are its own
+    _, rest, errors = interrupted(tmp_path, alone, 2, signal.SIGKILL, hit=judges_of)
+    ended = told(rest)[-1]
+    assert "a1" in ended["not_opened"], errors
+    (run,) = ended["runs"]
+    with Store.open(tmp_path / "runs") as store:
+        (run_id,) = store.run_ids()
+        stored = store.run_summary(run_id)
+    assert stored is not None
+    assert stored.accepted > 0
+    assert (run["run_id"], run["attempts"], run["accepted"]) == (run_id, stored.attempts, stored.accepted)
+    assert ended["unsolved"] == []
+
+
 def test_ctrl_c_ends_it_with_the_command_that_goes_on(tmp_path: Path) -> None:
     tasks(tmp_path, "a1", "a2")
     words = ("suite", "tasks", "--authors", "offline", "--max-attempts", "4", "--json")

@@ -47,12 +47,22 @@ def service_module() -> Any:
 
 class _Answers(BaseHTTPRequestHandler):
     status, calls = 500, 0
+    sessions = 0  # that are open, of a service that begins and ends them, and has a fault in every other request
 
     def do_POST(self) -> None:
         type(self).calls += 1
         self.rfile.read(int(self.headers["Content-Length"]))
-        body = json.dumps({"error": "not now"}).encode()
-        self.send_response(self.status)
+        begins = self.status == 500 and self.path == "/sessions"
+        type(self).sessions += begins
+        self._answer(200 if begins else self.status, {"session": "a"} if begins else {"error": "not now"})
+
+    def do_DELETE(self) -> None:
+        type(self).sessions -= 1
+        self._answer(200, {})
+
+    def _answer(self, status: int, told: dict[str, str]) -> None:
+        body = json.dumps(told).encode()
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -75,10 +85,11 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Answers]]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("status", [500, 503, 401, 409])
+@pytest.mark.parametrize("status", [500, 503, 401, 404, 409])
 def test_a_fault_of_the_service_s_is_no_reward(answers: type[_Answers], status: int) -> None:
     answers.status = status
     assert service_module().reward_of("x", "softmax") is None
+    assert answers.sessions == 0  # each that was begun was ended, too
 
 
 def test_a_service_that_is_not_there_is_no_reward(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -95,6 +106,26 @@ def test_a_request_that_makes_no_sense_is_told_and_a_full_service_is_asked_again
     with pytest.raises(service.Fault, match="429"):
         service.ask("POST", "/sessions", {}, timeout_s=2.5)
     assert answers.calls > 1
+
+
+def test_answers_that_make_the_same_file_are_judged_once(answers: type[_Answers], tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("---\nconfigs:\n- config_name: verl\n  data_files: verl.jsonl\n---\n")
+    create = {"task": "softmax", "task_sha256": "of softmax", "language": "triton"}
+    extra = {"type": "builtin", "tools_kwargs": {"bench": {"create_kwargs": create}}}
+    (tmp_path / "verl.jsonl").write_text(json.dumps({"extra_info": extra, "reward_model": {"ground_truth": ""}}))
+    judge = """
+from pathlib import Path
+from data import all_judged
+print(all_judged(Path.cwd(), [({"task_sha256": "of softmax"}, text) for text in "xyxx"]))
+"""
+    path = os.pathsep.join([str(FOLDER), str(ROOT / "recipes")])
+    environment = os.environ | {"PYTHONPATH": path, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", judge], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[None, None, None, None]\n"  # this service has nothing but faults
+    assert answers.calls == 4  # of two files, a session each and a call in it
+    assert answers.sessions == 0
 
 
 WHAT = """
@@ -137,6 +168,69 @@ def test_a_process_with_nothing_of_ours_gets_rewards_of_the_service(tmp_path: Pa
     ]
     assert ours == []
     assert 'kerneltune_refusals_total{cause="source"} 1' in metrics
+
+
+ANEW = """
+import sys
+from kernel_trl import KernelEnv
+create = {"task": "softmax", "language": "triton"}
+row = {"extra_info": {"type": "kernelbench", "tools_kwargs": {"bench": {"create_kwargs": create}}},
+       "reward_model": {"ground_truth": sys.stdin.read()}}
+environments = [KernelEnv(), KernelEnv()]
+for generation in range(3):
+    for environment in environments:
+        environment.reset(**row)
+"""
+
+
+def test_an_environment_that_begins_anew_gives_the_place_of_its_rollout_back(tmp_path: Path) -> None:
+    with served(tmp_path) as service:
+        subprocess.run(
+            [sys.executable, "-S", "-c", ANEW],
+            input=REFERENCE,
+            env={"KERNELTUNE_SERVICE": f"unix:{service.path}", "PYTHONPATH": str(FOLDER)},
+            text=True,
+            check=True,
+        )
+        with service.client() as client:
+            metrics = client.get("/metrics").text
+    assert "kerneltune_sessions 2\n" in metrics  # of the third generation
+
+
+SPEECHES = """
+import json, sys
+from kernel_trl import KernelEnv
+reference, one, other = json.loads(sys.stdin.read())
+create = {"task": "softmax", "language": "triton"}
+environment = KernelEnv()
+environment.reset(extra_info={"type": "kernelbench", "tools_kwargs": {"bench": {"create_kwargs": create}}},
+                  reward_model={"ground_truth": reference})
+update, bench = environment.update, environment.bench
+for calls in (
+    [lambda: update(one, "an attempt"), lambda: bench(1)],
+    [],  # the trainer refuses its call
+    [lambda: update(one, "the same")],
+    [lambda: bench(1), lambda: update(other, "another"), lambda: bench(2)],
+):
+    environment.speech += 1
+    for call in calls:
+        call()
+environment.get_reward()
+print(json.dumps([environment.ends, [turn["attempts"] for turn in environment.turns]]))
+"""
+
+
+def test_a_turn_ends_with_the_speech_that_made_a_new_attempt_however_many_calls_there_were(tmp_path: Path) -> None:
+    with served(tmp_path) as service:
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", SPEECHES],
+            input=json.dumps([REFERENCE, BROKEN["source"], RIGHT]),
+            env={"KERNELTUNE_SERVICE": f"unix:{service.path}", "PYTHONPATH": str(FOLDER)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert json.loads(done.stdout) == [[0, 3], [[1], [2]]]
 
 
 @pytest.mark.train

@@ -248,7 +248,7 @@ real = trace.build_plan
 
 def edited(*args, **kwargs):
     plan, tree = real(*args, **kwargs), 0
-    for _ in range(900):
+    for _ in range(5000):
         tree = {"a": tree}
     return trace.replace(plan, outputs=tree)
 

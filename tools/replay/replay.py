@@ -37,7 +37,7 @@ from kerneltune.tools.schema.plan import (
     is_allowed,
     tensor_refs,
 )
-from kerneltune.tools.schema.task import extent, row_major
+from kerneltune.tools.schema.task import extent, rebuilt, row_major, tagged
 
 
 class NotAllowed(ValueError):
@@ -369,33 +369,21 @@ def constant_bytes(storage: Storage) -> torch.Tensor:
 
 def map_outputs(tree: Json, leaf: Callable[[TensorRef], Any]) -> Any:
     """A plan's `outputs` with `leaf` applied to its tensors: {"$tuple"}, {"$dict"} and lists become Python's own."""
-    if isinstance(tree, dict) and "$tensor" in tree:
-        return leaf(decode(TensorRef, tree["$tensor"]))
-    if isinstance(tree, dict) and "$tuple" in tree:
-        return tuple(map_outputs(v, leaf) for v in tree["$tuple"])
-    if isinstance(tree, dict) and "$float" in tree:
-        return float(tree["$float"])
-    if isinstance(tree, dict):
-        return {k: map_outputs(v, leaf) for k, v in tree.get("$dict", tree).items()}
-    if isinstance(tree, list | tuple):
-        return [map_outputs(v, leaf) for v in tree]
-    return tree
+    return rebuilt(tree, {"$tensor": lambda tensor, _: leaf(decode(TensorRef, tensor["$tensor"]))})
 
 
 def gather_outputs(outputs: Any, leaves: list[np.ndarray[Any, Any]]) -> Json:
     """Outputs as JSON with {"$blob": index, "dtype", "shape"} leaves; their bytes (row-major) go to `leaves`."""
-    if isinstance(outputs, torch.Tensor):
-        data = outputs.detach().cpu().contiguous().reshape(-1)
+
+    def leaf(value: Any) -> Json:
+        if not isinstance(value, torch.Tensor):
+            return value
+        data = value.detach().cpu().contiguous().reshape(-1)
         leaves.append(data.view(torch.uint8).numpy() if data.numel() else np.empty(0, np.uint8))
-        shape, dtype = list(outputs.shape), str(outputs.dtype).removeprefix("torch.")
+        shape, dtype = list(value.shape), str(value.dtype).removeprefix("torch.")
         return {"$blob": len(leaves) - 1, "dtype": dtype, "shape": shape}
-    if isinstance(outputs, tuple):
-        return {"$tuple": [gather_outputs(v, leaves) for v in outputs]}
-    if isinstance(outputs, dict):
-        return {"$dict": {k: gather_outputs(v, leaves) for k, v in outputs.items()}}
-    if isinstance(outputs, list):
-        return [gather_outputs(v, leaves) for v in outputs]
-    return outputs
+
+    return tagged(outputs, leaf)
 
 
 ALIGNMENT = 512

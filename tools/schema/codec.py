@@ -45,17 +45,22 @@ def encode(value: Any) -> Json:
         return _encode(value)
 
 
+_COLLECTOR_LOCK = threading.RLock()  # a finaliser, or what handles a signal, may encode while its thread holds it
+
+
 @contextlib.contextmanager
 def _collector_off() -> Iterator[None]:
     """No search for cycles meanwhile: values of JSON have none, and of what a plan of 4,000 launches took it was 1.1 of
     2.5 s."""
-    was_on = gc.isenabled()  # by whichever thread, and whoever turned it off turns it on
-    gc.disable()
+    with _COLLECTOR_LOCK:  # else one turns it off as another turns it on, and nobody does that again
+        was_on = gc.isenabled()  # by whichever thread, and whoever turned it off turns it on
+        gc.disable()
     try:
         yield
     finally:
         if was_on:
-            gc.enable()
+            with _COLLECTOR_LOCK:
+                gc.enable()
 
 
 def _encode(value: Any) -> Json:
@@ -300,6 +305,12 @@ def read_file(path: Path, most_bytes: int = MOST_FILE_BYTES) -> bytes:
     return data
 
 
+def reason(error: BaseException) -> str:
+    """What went wrong in words, without the number and the path that an OSError puts around them: who tells it names
+    the file."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def leads_within(folder: Path, path: Path) -> bool:
     """Whether a path found in a folder is there, and not a link to somewhere else."""
     return path.resolve().is_relative_to(folder.resolve())
@@ -337,6 +348,13 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", *, lead: 
     """Ask for the known name that an unknown one is most like, behind `lead`; `otherwise` where it is like none."""
     close = difflib.get_close_matches(name[:_MOST_MEANT], known, n=1)
     return f"{lead}did you mean {close[0]}?" if close else otherwise
+
+
+def unified_diff(before: str, after: str, from_name: str = "before", to_name: str = "after") -> str:
+    """What changed between two sources, as `patch` applies it; "" when nothing did."""
+    old, new = (re.findall("[^\n]*\n|[^\n]+", text) for text in (before, after))
+    lines = difflib.unified_diff(old, new, from_name, to_name)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def one_line(text: str, most: int | None = None) -> str:

@@ -39,6 +39,14 @@ class TaskError(UsageError):
     """A task that is unknown, does not load, or whose reference fails."""
 
 
+class CaseFailed(TaskError):
+    """A task whose code fails with the sizes of one `case`: "main" where forward fails, another where anything does."""
+
+    def __init__(self, message: str, case: str) -> None:
+        super().__init__(message)
+        self.case = case
+
+
 class OutOfMemory(TaskError):
     """A reference that needs more memory than there is. `asked_for` as the allocator says it ("12.00 GiB"), or ""."""
 

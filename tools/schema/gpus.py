@@ -20,7 +20,7 @@ from typing import Literal
 
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode
 from kerneltune.tools.schema.plan import item_bytes
-from kerneltune.tools.schema.task import CaseSpec
+from kerneltune.tools.schema.task import CaseSpec, tensors_of
 
 DEFAULT_ARCH = "sm_90"
 LARGEST_BLOCK = 1024  # threads
@@ -208,13 +208,7 @@ def rate_tflops(gpu: Gpu, precision: str) -> float:
 
 def tree_bytes(tree: Json) -> int:
     """Bytes of all tensors of a spec tree."""
-    if isinstance(tree, dict) and "$tensor" in tree:
-        spec = tree["$tensor"]
-        shape, dtype = (spec["shape"], spec["dtype"]) if isinstance(spec, dict) else (spec.shape, spec.dtype)
-        return prod(shape) * item_bytes(dtype)
-    if isinstance(tree, dict):
-        return sum(map(tree_bytes, tree.values()))
-    return sum(map(tree_bytes, tree)) if isinstance(tree, list | tuple) else 0
+    return sum(prod(spec.shape) * item_bytes(spec.dtype) for _, spec in tensors_of(tree))
 
 
 _METHOD = "2"  # ceilings that were measured in another way are measured again

@@ -9,7 +9,7 @@ the door: `pass_runner(door, socket)`.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.gpus import Ceilings
@@ -84,6 +84,14 @@ BACKWARD = (
 POINTER_TABLE = (
     "host code puts device addresses into a tensor: a plan is replayed on other memory. Pass the tensors as arguments, "
     "or stack them into one and index it"
+)
+UNRESOLVED = (
+    "a tensor whose sign changes only when it is read (z.conj(), z.conj().imag): a launch plan has what lies "
+    "in memory. Write the sign out, as in torch.complex(z.real, -z.imag)"
+)
+GIVEN_TO_CONSTRUCTOR = (
+    "forward reads a tensor that the constructor was given: a launch plan has the values of inputs, parameters and "
+    "buffers alone. The task's Model has to register it (register_buffer), or take it as an input"
 )
 FOREIGN_TENSOR = "a kernel argument is on the {device} device; move it to the GPU with .to(x.device) first"
 MISSING_MODULE = "; a candidate may import torch, triton, numpy and the standard library"
@@ -325,7 +333,8 @@ class InterpretReply:
     in_part: bool = False
 
 
-BASELINES = ("eager", "compile", "compile-max")
+BaselineName = Literal["eager", "compile", "compile-max"]
+BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
 BASELINE_LIMIT_S = 60.0  # max-autotune takes 1 to 14 s for the built-in tasks; for 128 products of a mixture, over 120
 FIRST_BASELINE_S = 15.0  # to build the one that the first verdict waits for
 OTHER_BASELINES_S = 15.0  # that judging in full waits for the others; with the first one less than 30 s in all
@@ -378,11 +387,13 @@ class Open:
 
 @dataclass(frozen=True)
 class Opened:
-    """The task as seen from outside, or why it cannot be used. `notes`: how far verdicts on it can be trusted; `small`:
-    the constants of its small case, where its file does not say them."""
+    """The task as seen from outside, or why it cannot be used. `failed_case`: the case with whose sizes its code fails,
+    where that is why; `notes`: how far verdicts on it can be trusted; `small`: the constants of its small case, where
+    its file does not say them."""
 
     task: TaskSpec | None = None
     problem: str | None = None
+    failed_case: str = ""
     notes: tuple[str, ...] = ()
     small: dict[str, Json] = field(default_factory=dict)
     kind: Literal["opened"] = "opened"

@@ -4,11 +4,12 @@ The judge makes it from the task file; the tracer, the authors, the screen and `
 `batteries_of` says with which input batteries a case is checked, `case_in_words` how it is named to an author.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, decode
 from kerneltune.tools.schema.verdict import Tier
 
 
@@ -19,6 +20,53 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: str
     stride: tuple[int, ...] | None = None
+
+
+Way = tuple[str | int, ...]  # the keys that lead to a leaf of a tree
+
+
+def tensors_of(tree: Json, way: Way = ()) -> Iterator[tuple[Way, TensorSpec]]:
+    """The tensors of a tree of JSON with {"$tensor": TensorSpec} leaves, in order, and the way to each."""
+    if isinstance(tree, dict) and "$tensor" in tree:
+        spec = tree["$tensor"]
+        yield way, spec if isinstance(spec, TensorSpec) else decode(TensorSpec, spec)
+        return
+    inner = tree.get("$tuple", tree.get("$dict", tree)) if isinstance(tree, dict) else tree
+    parts = inner.items() if isinstance(inner, dict) else enumerate(inner) if isinstance(inner, list | tuple) else ()
+    for key, part in parts:
+        yield from tensors_of(part, (*way, key))
+
+
+def reached(name: str, way: Way) -> str:
+    """A leaf as Python says it: batch['mask'][0]."""
+    return name + "".join(f"[{key!r}]" for key in way)
+
+
+def tagged(tree: Any, leaf: Callable[[Any], Json]) -> Json:
+    """A tree of Python as JSON, with {"$tuple": …} and {"$dict": …}. `leaf`: what else stands in it, as JSON."""
+    if isinstance(tree, tuple):
+        return {"$tuple": [tagged(part, leaf) for part in tree]}
+    if isinstance(tree, dict):
+        return {"$dict": {str(key): tagged(part, leaf) for key, part in tree.items()}}
+    return [tagged(part, leaf) for part in tree] if isinstance(tree, list) else leaf(tree)
+
+
+def rebuilt(tree: Json, leaves: Mapping[str, Callable[[Any, str], Any]], path: str = "") -> Any:
+    """A tree of JSON as Python has it: {"$tuple": …} and {"$dict": …} become tuples and dicts. `leaves`: by its tag,
+    such as "$tensor", what makes a leaf of its JSON and its path in a launch plan ("0", "2.mask")."""
+
+    def part(key: str | int, value: Json) -> Any:
+        return rebuilt(value, leaves, f"{path}.{key}" if path else str(key))
+
+    if isinstance(tree, dict):
+        if tag := next((tag for tag in leaves if tag in tree), None):
+            return leaves[tag](tree, path)
+        if "$float" in tree:
+            return float(tree["$float"])
+        if "$tuple" in tree:
+            return tuple([part(i, value) for i, value in enumerate(tree["$tuple"])])
+        return {key: part(key, value) for key, value in tree.get("$dict", tree).items()}
+    return [part(i, value) for i, value in enumerate(tree)] if isinstance(tree, list | tuple) else tree
 
 
 POINTER_ALIGNMENT = 16  # bytes: what kernels are compiled for unless a task says otherwise

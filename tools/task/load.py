@@ -394,6 +394,13 @@ def _int(node: ast.expr) -> int | None:
     return None
 
 
+def replaced_by_cases(tree: ast.Module) -> dict[str, dict[str, Json]]:
+    """What each case of a task file puts in the place of top-level constants, by the case's name."""
+    listed = dict(assignments(tree)).get("CASES")
+    cases = ast.literal_eval(listed) if listed is not None else []
+    return {MAIN: {}} | {c["name"]: {k: v for k, v in c.items() if k not in FLAGS} for c in cases}
+
+
 def with_overrides(source: str, overrides: Mapping[str, Json]) -> ast.Module:
     """The file's syntax tree with the values of top-level constants replaced; what is derived from them follows."""
     tree = syntax_tree(source)

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kerneltune.tools.schema.codec import Json, decode, did_you_mean, one_line, syntax_tree
+from kerneltune.tools.schema.codec import Json, did_you_mean, one_line, syntax_tree
 from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.schema.task import TaskSpec, TensorSpec, row_major
+from kerneltune.tools.schema.task import TaskSpec, Way, reached, row_major, tensors_of
 from kerneltune.tools.task.load import lineage, method_named, not_python
 
 if TYPE_CHECKING:
@@ -334,6 +334,7 @@ _ROLES = _by_word({
     "matrix": "weight w w1 w2 w3 kernel matrix proj",
     "indices": "idx index indices labels label target targets tokens input_ids ids positions",
     "mask": "mask attn_mask attention_mask key_padding_mask",
+    "rotary": "cos sin",
 })  # fmt: skip
 _ENDINGS = _by_word({"indices": "_ids _idx _index", "mask": "_mask", "matrix": "_weight", "vector": "_bias"})
 _OWN_DTYPE = ("indices", "mask")  # roles of tensors that no --dtype changes
@@ -344,6 +345,7 @@ _LENGTHS = _by_word({
     "OUT": "out_features out_dim output_size hidden_dim intermediate_size ffn_dim d_ff output_dim",
     "CHANNELS": "channels in_channels out_channels num_channels c planes in_planes",
     "HEADS": "heads num_heads n_heads n_head nhead num_attention_heads",
+    "SEQUENCE": "block_size max_seq_len max_len max_length context_length max_position_embeddings n_positions n_ctx",
 })  # fmt: skip
 _NUMBERS = _by_word({
     "3": "kernel_size", "1": "stride padding groups", "1e-5": "eps epsilon", "0.0": "p dropout", "-1": "dim axis",
@@ -352,6 +354,10 @@ _NUMBERS = _by_word({
 _NO_TENSORS = ("eps", "epsilon", "dim", "axis", "p", "dropout")  # whatever no annotation says
 _OF_KIND = {"int": "64", "float": "1.0", "bool": "False", "str": '""'}
 _IMAGES = ("Conv2d", "conv2d", "BatchNorm2d", "MaxPool2d", "AvgPool2d", "max_pool2d", "avg_pool2d", "InstanceNorm2d")
+_LOSSES_OF_NUMBERS = (
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
+    "kl_div", "BCELoss", "BCEWithLogitsLoss", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "KLDivLoss",
+)  # fmt: skip
 _SEQUENCES = ("MultiheadAttention", "LSTM", "GRU", "TransformerEncoderLayer", "scaled_dot_product_attention")
 
 
@@ -430,15 +436,17 @@ def _is_object(parameter: Parameter) -> bool:
     return re.fullmatch(r"(?:\w+\.)*[A-Z]\w*", parameter.kind) is not None and parameter.kind not in ("Any", "Tensor")
 
 
-def _role(given: str) -> str:
-    """What a tensor is by its name; "" where that does not tell."""
+def _role(given: str, body: ast.AST) -> str:
+    """What a tensor is by its name; "" where that does not tell, and of the targets of a loss that takes numbers."""
     name = given.lower()
+    if name in ("target", "targets", "label", "labels") and _mentions(body, _LOSSES_OF_NUMBERS):
+        return ""
     return _ROLES.get(name) or next((role for ending, role in _ENDINGS.items() if name.endswith(ending)), "")
 
 
 def _tensor(given: str, parts: CodeParts, init: dict[str, str]) -> tuple[str, bool]:
     """Return an expression for a tensor, and whether its name, or the module, told what it is."""
-    role = _role(given)
+    role = _role(given, parts.body)
     if role == "indices":
         return "torch.randint(0, COLS, (ROWS,))", True
     if role == "mask":
@@ -452,6 +460,8 @@ def _shape(given: str, role: str, parts: CodeParts, init: dict[str, str]) -> tup
     match role:
         case "heads" if not parts.is_module:
             return "BATCH, HEADS, SEQUENCE, HEAD_DIM", True
+        case "rotary" if any(_role(p.name, parts.body) == "heads" for p in parts.forward):
+            return "BATCH, SEQUENCE, HEAD_DIM", False
         case "matrix":  # of a chain each takes what the last one gives
             return factor or "COLS", len(_matrices(parts)) < 2
         case "vector" if not factor:
@@ -616,7 +626,11 @@ def told_calls(parts: CodeParts, shapes: Sequence[str], dtype: str | None) -> li
         if argument not in tensors:
             raise TaskError(f"--shape {text!r:.80}: {parts.name} takes {', '.join(tensors) or 'no tensor'}")
         told[argument] = _sizes_of(text, sizes)
-    known = {argument: SeenTensor(shape, name) for argument, shape in told.items() if _role(argument) not in _OWN_DTYPE}
+    known = {
+        argument: SeenTensor(shape, name)
+        for argument, shape in told.items()
+        if _role(argument, parts.body) not in _OWN_DTYPE
+    }
     first = next(iter(known.values()), SeenTensor((_USUAL["ROWS"], _USUAL["COLS"]), name))
     known |= {a: replace(_alike(a, first, parts), shape=shape) for a, shape in told.items() if a not in known}
     if not known:
@@ -648,18 +662,38 @@ def _read_calls(parts: CodeParts) -> Iterator[SeenCall]:
         return
     first = tensors[0].name if tensors[0].name in named or not named else next(iter(named))
     names = named.get(first, ("ROWS", "COLS"))
-    shape = [_USUAL.get(_MEANT.get(name.lower(), name), 64) for name in names]
+    meant = [_MEANT.get(name.lower(), name) for name in names]
+    longest = _defaults(parts).get("SEQUENCE")
+    shape = [longest if longest and name == "SEQUENCE" else _USUAL.get(name, 64) for name in meant]
     shape[-1] = _width(parts, len(shape)) or shape[-1]
     yield completed(parts, {first: SeenTensor(tuple(shape))})
 
 
 def _width(parts: CodeParts, rank: int) -> int | None:
     """The size of the last dimension that the constructor's defaults ask for: a length, or heads of a length each."""
-    defaults = {_LENGTHS.get(p.name, p.name): int(p.default) for p in parts.init if p.default.isdecimal()}
+    defaults = _defaults(parts)
     heads, each = defaults.get("HEADS"), defaults.get("head_dim")
     if each is None or "COLS" in defaults:
         return defaults.get("COLS")
     return each if rank == len(_HEADED) else each * (heads or 1)
+
+
+def _defaults(parts: CodeParts) -> dict[str, int]:
+    """Sizes that the constructor's defaults ask for, by what they mean: the first of each."""
+    told = reversed((*parts.init, *_configured(parts)))
+    return {_LENGTHS.get(p.name, p.name): int(p.default) for p in told if p.default.isdecimal()}
+
+
+def _configured(parts: CodeParts) -> Iterator[Parameter]:
+    """The fields, with defaults, of the objects that the constructor is given, such as a configuration, where the file
+    has their classes."""
+    wanted = {p.kind for p in parts.init if not p.default and _is_object(p)}
+    for node in (n for helper in parts.helpers for n in syntax_tree(helper).body):
+        if isinstance(node, ast.ClassDef) and node.name in wanted:
+            yield from (p for p in _parameters(method_named("__init__", node), True) if p.default)
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and field.value:
+                    yield Parameter(field.target.id, ast.unparse(field.annotation), ast.unparse(field.value))
 
 
 def _dimension_names(parameter: Parameter, parts: CodeParts) -> tuple[str, ...]:
@@ -691,11 +725,13 @@ def completed(parts: CodeParts, known: Mapping[str, SeenTensor]) -> SeenCall:
 
 
 def _alike(given: str, first: SeenTensor, parts: CodeParts) -> SeenTensor:
-    role, factor, width = _role(given), _factor(given, parts.body), first.shape[-1]
+    role, factor, width = _role(given, parts.body), _factor(given, parts.body), first.shape[-1]
     if role == "indices":
         return SeenTensor(first.shape[:-1] or first.shape, "int64", high=width)
     if role == "mask":
         return SeenTensor(first.shape, "bool")
+    if role == "rotary":  # of each head the same
+        return SeenTensor((*first.shape[:1], *first.shape[-2:]) if len(first.shape) > 3 else first.shape, first.dtype)
     if role == "matrix" or "OUT" in factor:
         return SeenTensor((_USUAL["OUT"], width) if factor == "OUT, COLS" else (width, _USUAL["OUT"]), first.dtype)
     if role == "vector":
@@ -856,7 +892,9 @@ class _SeenInputs:
 
     def _asked_for(self) -> set[int]:
         """Sizes that follow from values of the constructor that stay as they are: those, and heads of a length each."""
-        left = [self._made_with.get(p.name, _normal(p.default)) for p in self._parts.init if p.default]
+        told = [p for p in (*self._parts.init, *_configured(self._parts)) if p.default]
+        told = [p for p in told if _LENGTHS.get(p.name) != "SEQUENCE"]  # the most that there may be
+        left = [self._made_with.get(p.name, _normal(p.default)) for p in told]
         numbers = [int(value) for value in map(str, left) if value.isdecimal()]
         return {n for n in (*numbers, *(a * b for a, b in itertools.combinations(numbers, 2))) if n > 1}
 
@@ -977,6 +1015,27 @@ def task_source(
     return re.sub(r"\n{4,}", "\n\n\n", text).rstrip("\n") + "\n"
 
 
+_SMALL = re.compile(r'^    \{"name": "(?:ragged|narrow|unseen)", .*', re.MULTILINE)  # cases as `_entry` writes them
+
+
+def less_varied(text: str) -> Iterator[str]:
+    """Yield a file that was written here with fewer sizes that its small cases vary, for code that fails with others:
+    without one of them, the last first, then without the last two, and so on. One always varies."""
+    entry = _SMALL.search(text)
+    last_first = re.findall(r'"(\w+)": \d', entry[0])[::-1] if entry else []
+    for held in [[name] for name in last_first] + [last_first[:count] for count in range(2, len(last_first))]:
+        if len(held) < len(last_first):
+            yield _held(text, held)
+
+
+def _held(text: str, names: Sequence[str]) -> str:
+    """The file whose small cases leave these constants as they are."""
+    for name in names:
+        why = f"  # {LOOK}: the same in all cases, since the code failed with other sizes"
+        text = re.sub(rf"^({name} = \d+)(?:  # .*)?$", rf"\1{why}", text, count=1, flags=re.MULTILINE)
+    return _SMALL.sub(lambda entry: re.sub(rf' "(?:{"|".join(names)})": \d+,', "", entry[0]), text)
+
+
 def _template(name: str = "task.py.j2") -> "Template":
     from jinja2 import Environment, StrictUndefined  # not before somebody wants a file
 
@@ -1052,10 +1111,10 @@ def backward_source(task: TaskSpec, source: str) -> str:
             "so no task of its gradients can be made"
         )
     names = [a.arg for a in (*forward.args.posonlyargs, *forward.args.args)][1 : 1 + len(task.main.inputs)]
-    primals = [name for name, tree_ in zip(names, task.main.inputs, strict=True) if _is_float(tree_)]
-    if any(not _is_float(tree) and [*_float_leaves(tree, "")] for tree in task.main.inputs):
+    primals = [name for name, its in zip(names, task.main.inputs, strict=True) if _float_leaves(its) == [()]]
+    if any(way for its in task.main.inputs for way in _float_leaves(its)):
         raise TaskError(f"{task.name} takes tensors in a list or dict, and gradients need them as arguments")
-    outputs = list(_float_leaves(task.main.outputs, "_found"))
+    outputs = [reached("_found", way) for way in _float_leaves(task.main.outputs)]
     if not outputs or not (primals or task.main.state):
         raise TaskError(f"{task.name} has no output or no input with a gradient")
     word = _free("gradient", names, "output_")
@@ -1073,21 +1132,9 @@ def backward_source(task: TaskSpec, source: str) -> str:
     return text.rstrip("\n") + "\n"
 
 
-def _is_float(tree: Json) -> bool:
-    return isinstance(tree, dict) and "$tensor" in tree and decode(TensorSpec, tree["$tensor"]).dtype in _HAS_GRADIENT
-
-
-def _float_leaves(tree: Json, path: str) -> Iterator[str]:
-    """Expressions for the outputs that have a gradient."""
-    if _is_float(tree):
-        yield path
-    elif isinstance(tree, list) or (isinstance(tree, dict) and "$tuple" in tree):
-        parts = tree if isinstance(tree, list) else tree["$tuple"]
-        for place, part in enumerate(parts):
-            yield from _float_leaves(part, f"{path}[{place}]")
-    elif isinstance(tree, dict) and "$dict" in tree:
-        for key, part in tree["$dict"].items():
-            yield from _float_leaves(part, f"{path}[{key!r}]")
+def _float_leaves(tree: Json) -> list[Way]:
+    """The ways to the tensors that have a gradient."""
+    return [way for way, spec in tensors_of(tree) if spec.dtype in _HAS_GRADIENT]
 
 
 def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:

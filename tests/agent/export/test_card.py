@@ -15,6 +15,7 @@ from kerneltune.agent.export.similarity import Placement
 from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import H200, run, timed, tried
+from tests.agent.shell import ROOT
 
 yaml = pytest.importorskip("yaml")
 HOSTILE = [
@@ -96,6 +97,14 @@ def test_the_card_shows_how_to_train_on_a_format_with_the_length_of_its_longest_
     assert "max_length=None" in shown
     assert "4,321" in text
     assert "ATIFConfig" not in text
+
+
+def test_the_reward_that_the_card_names_for_verl_is_a_file_of_ours() -> None:
+    file = DataFile("verl", "train", "data/verl.parquet", beside=False, rows=3, longest_tokens=4321)
+    text = card(made(formats=[format_of("verl")], files=[file]), Statistics())
+    named = re.findall(r"path/to/(kerneltune/rl/\S+)", text)
+    assert named
+    assert all((ROOT / path).is_file() for path in named)
 
 
 def test_the_front_matter_names_what_datasets_can_load() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.agent.export.kernel_formats import Fix, Lineage, unified_diff
+from kerneltune.agent.export.kernel_formats import Fix, Lineage
+from kerneltune.tools.schema.codec import unified_diff
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import H200, ids, rows, run, source, timed, tried, wrong
 

@@ -18,7 +18,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """Two runs with attempts, of which the first has a best, and one with nothing right."""
     with Store.open(tmp_path_factory.mktemp("lookup")) as opened:
         for event in (
-            *(started(FIRST), *attempt(1, FIRST), *attempt(2, FIRST, best=True), *attempt(12, FIRST)),
+            *(started(FIRST), *attempt(1, FIRST, Status.WRONG), *attempt(2, FIRST, best=True), *attempt(12, FIRST)),
             *(started(SECOND, "matmul"), *attempt(1, SECOND)),
             *(started(THIRD, "gelu"), *(e for n in range(1, 13) for e in attempt(n, THIRD, Status.WRONG))),
         ):

@@ -89,6 +89,17 @@ def timed(run_id: str, number: int, speedup: float, *, best: bool) -> list[Event
     return [proposed, updated, replace(judged, verdict=replace(judged.verdict, comparisons=compared)), reflected]
 
 
+def test_a_speed_up_is_over_the_fastest_baseline_or_not_said_while_one_is_pending(store: Store) -> None:
+    events = timed(RUNS[0], 1, 3.0, best=True)
+    judged = events[2]
+    assert isinstance(judged, Judged)
+    early = replace(judged, verdict=replace(judged.verdict, pending=("compile-max",)))
+    store.write_all([started(RUNS[0]), *events[:2], early])
+    assert [(run.best_us, run.best_speedup) for run in store.runs()] == [(134.5, None)]
+    assert store.attempts(RUNS[0])[0].speedup is None
+    assert store.runs(Filter(min_speedup=1.0)) == []
+
+
 @pytest.fixture
 def mixed(store: Store) -> Store:
     """Four runs: of two tasks, by two authors, at several speeds, with several verdicts."""

@@ -115,6 +115,16 @@ def test_the_first_verdict_counts_until_the_latest_confirmation_does(store: Stor
     assert found == bare(trajectory(store.load_events(RUN)))
 
 
+def test_the_best_of_a_run_that_goes_on_is_the_fastest_whichever_was_judged_last(store: Store) -> None:
+    faster, slower = (attempt(number, best=True) for number in (1, 2))  # smaller numbers rank first in the samples
+    for event in (started(), *faster[:2], *slower, *faster[2:]):
+        store.write(event)
+    best = store.load_trajectory(RUN).best
+    assert best is not None
+    assert (best.attempt_id, store.find_attempt_id(RUN)) == (f"{RUN}/1", f"{RUN}/1")
+    assert store.runs()[0].best_attempt_id == f"{RUN}/1"
+
+
 def test_numbers_that_are_none_survive(store: Store) -> None:
     proposed, updated, judged, _ = attempt(1)
     assert isinstance(judged, Judged)

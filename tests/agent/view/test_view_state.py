@@ -5,6 +5,8 @@ import sys
 from dataclasses import replace
 from functools import reduce
 
+import pytest
+
 from kerneltune.agent.attempt import Limits, StopReason
 from kerneltune.agent.events import (
     Event,
@@ -22,6 +24,8 @@ from kerneltune.agent.events import (
     Verified,
     Warned,
 )
+from kerneltune.agent.record.trajectory import trajectory
+from kerneltune.agent.report.data import RunData
 from kerneltune.agent.view.output import result
 from kerneltune.agent.view.plain import summary_text
 from kerneltune.agent.view.state import ViewState, fold, throttling
@@ -52,6 +56,20 @@ def test_the_state_names_best_counts_and_current_attempt() -> None:
     assert (state.finished, state.accepted) == (6, 3)
     assert state.gpu_reading is not None
     assert (state.gpu_reading.sm_clock_mhz, throttling(state.gpu_reading)) == (1980, "power cap")
+
+
+def test_the_judge_s_time_has_the_run_s_own_looks_and_no_later_verification_as_the_report_s_has() -> None:
+    before = folded(GPU_RUN)
+    assert before.best is not None
+    ids, verdict = ("r-7f3a", before.best.attempt_id), before.best.judged
+    looks = [
+        Verified(*ids, "confirm", verdict, 8.0, True, "why", None, {}, {}, before.best.rank_key, at=NOW),
+        Verified(*ids, "unfinished", Verdict(Status.UNCHECKED, "no memory"), 0.5, False, "why", None, {}, {}, at=NOW),
+        Verified(*ids, "verify", verdict, 16.0, True, "why", None, {}, {}, at=NOW),
+    ]
+    events = [*GPU_RUN, *looks]
+    assert folded(events).judge_s == pytest.approx(before.judge_s + 8.5)
+    assert RunData(trajectory(events), events).judge_s == pytest.approx(folded(events).judge_s)
 
 
 def test_budgets_follow_the_limits_that_were_given() -> None:

@@ -3,6 +3,7 @@
 import gc
 import json
 import resource
+import sys
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kerneltune.tools.schema.codec import expression_tree, inflated, parsed, read_file, syntax_tree
+from kerneltune.tools.schema.codec import encode, expression_tree, inflated, parsed, read_file, syntax_tree
 
 
 def bomb(gib: int) -> bytes:
@@ -96,3 +97,22 @@ def test_several_threads_parse_python_at_once() -> None:
             assert set(threads.map(parse, range(40))) == {200}
     finally:
         gc.set_threshold(*before)
+
+
+def test_threads_that_encode_at_once_leave_the_search_for_cycles_on() -> None:
+    before, threads = sys.getswitchinterval(), 8
+
+    def encode_many(_: int) -> None:
+        for _ in range(300):
+            encode(1)
+
+    assert gc.isenabled()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in range(200):  # in one of some hundred, it was left off
+                list(pool.map(encode_many, range(threads)))
+                assert gc.isenabled()
+    finally:
+        sys.setswitchinterval(before)
+        gc.enable()

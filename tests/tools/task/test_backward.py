@@ -116,5 +116,5 @@ def test_all_built_in_tasks_with_a_floating_output_have_one(tmp_path: Path) -> N
             continue
         path = tmp_path / f"{name}_backward.py"
         path.write_text(text)
-        assert len(describe(read_task(path)).cases) == len(describe(file).cases), name
+        assert len(describe(read_task(path)).cases) == len(task.cases), name
     assert refused == ["argmax"]

@@ -9,12 +9,14 @@ import pytest
 
 from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.task import tensors_of
 from kerneltune.tools.task.load import read_task
 from kerneltune.tools.task.write import (
     TEMPLATE,
     SeenCall,
     SeenTensor,
     file_name,
+    less_varied,
     looks,
     names_in,
     parts_of,
@@ -557,3 +559,71 @@ def test_names_of_classes_become_names_of_files() -> None:
     assert [file_name(name) for name in names] == [
         "tail_task.py", "rms_norm_task.py", "fused_tail_task.py", "mlp_task.py", "gpt2_block_task.py",
     ]  # fmt: skip
+
+
+CONFIGURED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from dataclasses import dataclass
+
+@dataclass
+class Config:
+    hidden_size: int = 96
+    intermediate_size: int = 160
+    max_position_embeddings: int = 256
+
+class Tail(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.up = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.register_buffer("at", torch.ones(config.max_position_embeddings, 1))
+
+    def forward(self, x):
+        B, T, C = x.shape
+        return F.silu(self.up(x)) * self.at[:T]
+
+def rotate(q, k, cos, sin):
+    return q * cos.unsqueeze(1) + k * sin.unsqueeze(1), k * cos.unsqueeze(1)
+
+def loss(logits, targets):
+    return F.binary_cross_entropy_with_logits(logits, targets)
+"""
+
+
+def test_a_configuration_tells_sizes_angles_have_no_heads_and_targets_of_numbers_are_numbers(tmp_path: Path) -> None:
+    def shapes(name: str) -> list[list[list[int]]]:
+        source = task_source(parts_of(CONFIGURED, name, tmp_path / "mine.py"), "mine.py")
+        path = tmp_path / file_name(name)
+        path.write_text(source)
+        return [[list(its.shape) for _, its in tensors_of(case.inputs)] for case in describe(read_task(path)).cases]
+
+    timed, *small = shapes("Tail")
+    assert timed == [[8, 256, 96]]
+    assert all(case[0][2] == 96 and case[0][1] < 256 for case in small)
+    (q, k, cos, sin), *_ = shapes("rotate")
+    assert q == k == [16, 16, 1024, 64]
+    assert cos == sin == [16, 1024, 64]
+    assert all(logits == targets for logits, targets in shapes("loss"))
+
+
+def test_a_file_for_code_that_fails_with_other_sizes_varies_fewer_and_at_least_one(tmp_path: Path) -> None:
+    source = "def f(x, w):\n    COLS = {'COLS': 1}\n    return x * w\n"
+    text = task_source(
+        parts_of(source, "f", tmp_path / "mine.py"),
+        "mine.py",
+        told_calls(parts_of(source, "f", tmp_path / "mine.py"), ["x=4,8,32", "w=32"], None),
+    )
+    varied = []
+    for less in (text, *less_varied(text)):
+        path = tmp_path / "task.py"
+        path.write_text(less)
+        cases = {case.name: dict(case.overrides) for case in read_task(path).cases}
+        assert "COLS = {'COLS': 1}" in less
+        assert all(cases[name].keys() == cases["ragged"].keys() for name in ("narrow", "unseen"))
+        held = [guess for _, guess in looks(less) if guess.startswith("the same in all cases")]
+        assert len(held) == 3 - len(cases["ragged"])
+        varied.append("".join(name[-1] for name in cases["ragged"]))
+    names = [line.partition(" ")[0] for line in text.splitlines() if line.endswith((" = 4", " = 8", " = 32"))]
+    b, s, c = (name[-1] for name in names)
+    assert varied == [b + s + c, b + s, b + c, s + c, b]

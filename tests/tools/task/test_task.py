@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.agent.authors.search.model_source import known_constants
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import Contract, contracts_in_words
 from kerneltune.tools.task.load import (
@@ -16,6 +17,7 @@ from kerneltune.tools.task.load import (
     int_constants,
     lineage,
     read_task,
+    replaced_by_cases,
     visible_source,
     with_overrides,
 )
@@ -139,6 +141,14 @@ def test_an_override_keeps_line_numbers() -> None:
 def test_int_constants_are_those_that_do_not_depend_on_others() -> None:
     source = "A = 4 * 1024\nB = A\nC = (2, 3)\nD = 1.5\nE = True\nF = 2**10\n"
     assert int_constants(source) == {"A": 4096, "C": (2, 3), "F": 1024}
+
+
+@pytest.mark.parametrize("assigned", ["CASES", "CASES: list[dict[str, int]]"])
+def test_what_each_case_replaces_is_read_however_cases_are_assigned(assigned: str) -> None:
+    source = f"N = 4\n{assigned} = [{{'name': 'wide', 'N': 8, 'held_out': True, 'weight': 2}}]\n"
+    assert replaced_by_cases(ast.parse(source)) == {"main": {}, "wide": {"N": 8}}
+    assert replaced_by_cases(ast.parse("N = 4\n")) == {"main": {}}
+    assert known_constants(f"{source}M = 2\n", []) == {"M": 2}
 
 
 def test_the_author_does_not_see_held_out_cases() -> None:

@@ -138,6 +138,7 @@ class CheckedPlan:
         self._kernels.unload()
         for room in self._rooms:
             room.close()
+        torch.cuda.empty_cache()  # the judge, which asked for room, can have none of this process's cache
 
 
 def _is_given(storage: Storage) -> bool:
