@@ -1,5 +1,6 @@
 """How a task becomes a prompt, and what an author was told: short, stable, and nothing of a held-out case."""
 
+import math
 import time
 
 import pytest
@@ -74,10 +75,13 @@ def test_what_a_row_gets_may_be_changed_without_harm_to_the_next() -> None:
 def test_words_of_a_task_are_made_once() -> None:
     its = run().run
     instructions.solve(its, "triton")
-    started = time.thread_time()
-    for _ in range(1000):
-        instructions.solve(its, "triton")
-    assert time.thread_time() - started < 0.05  # 2 us each here; rendering takes 200
+    least_s = math.inf  # of three: a collection of garbage may fall into one
+    for _ in range(3):
+        started = time.thread_time()
+        for _ in range(1000):
+            instructions.solve(its, "triton")
+        least_s = min(least_s, time.thread_time() - started)
+    assert least_s < 0.05  # 2 us each here; rendering takes 200
 
 
 def test_an_error_is_told_as_its_author_was_told_it() -> None:
