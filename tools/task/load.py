@@ -84,6 +84,18 @@ def with_small(task: TaskFile, overrides: Mapping[str, Json]) -> TaskFile:
     return replace(task, cases=(*task.cases, CaseDef(SMALL, tuple(overrides.items()), cpu=True)))
 
 
+def unchanged_task(path: str, sha256: str) -> TaskFile:
+    """The task file that had that hash when it was read first. Raises TaskError where it has another one by now: what
+    is stored of a run says which task was judged."""
+    file = find_task(path)
+    if file.sha256 != sha256:
+        raise TaskError(
+            f"{file.path} was edited while a run on it went on (its sha256 was {sha256[:12]}, and is "
+            f"{file.sha256[:12]} now), so it is another task; begin a new run, or restore the file"
+        )
+    return file
+
+
 def find_task(name_or_path: str) -> TaskFile:
     """A built-in task by name, or any task file by path. Raises TaskError with one line that says what is wrong."""
     builtin = _BUILTIN_DIR / f"{name_or_path}.py"
