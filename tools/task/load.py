@@ -416,13 +416,22 @@ def replaced_by_cases(tree: ast.Module) -> dict[str, dict[str, Json]]:
 def with_overrides(source: str, overrides: Mapping[str, Json]) -> ast.Module:
     """The file's syntax tree with the values of top-level constants replaced; what is derived from them follows."""
     tree = syntax_tree(source)
-    for node in tree.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in overrides:
-            node.value = _constant(overrides[node.target.id], node)
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                node.value = _replaced(target, node.value, overrides)
+    tree.body = [new for node in tree.body for new in _with_overrides(node, overrides)]
     return tree
+
+
+def _with_overrides(node: ast.stmt, overrides: Mapping[str, Json]) -> Iterator[ast.stmt]:
+    """A statement of the top level, and after `M = N = 1024`, whose names share a value, what else one of them is."""
+    yield node
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in overrides:
+        node.value = _constant(overrides[node.target.id], node)
+    elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+        node.value = _replaced(node.targets[0], node.value, overrides)
+    elif isinstance(node, ast.Assign):
+        for name in dict.fromkeys(name for target in node.targets for name, _ in _pairs(target, node.value)):
+            if name in overrides:
+                again = ast.Assign([ast.Name(name, ast.Store())], _constant(overrides[name], node))
+                yield ast.fix_missing_locations(ast.copy_location(again, node))
 
 
 def _replaced(target: ast.expr, value: ast.expr, overrides: Mapping[str, Json]) -> ast.expr:

@@ -131,6 +131,11 @@ def test_overrides_reach_annotated_and_tuple_assignments_and_strings() -> None:
     assert [names[k] for k in ("A", "M", "N", "D", "S")] == [7, 2, 9, "bfloat16", (1, 2)]
 
 
+def test_an_override_of_one_of_several_names_of_a_value_leaves_the_others() -> None:
+    names = run("M = N = 1024\n(A, B) = C = 1, 2\nD = N * B\n", M=33, A=7)
+    assert [names[k] for k in "MNABCD"] == [33, 1024, 7, 2, (1, 2), 2048]
+
+
 def test_an_override_keeps_line_numbers() -> None:
     tree = with_overrides("A = 1\n\nB = 2\n", {"A": (1, 2)})
     assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Constant)] == [1, 1, 3] or [
