@@ -451,7 +451,7 @@ def _constant(value: Json, at: ast.AST) -> ast.expr:
 
 
 def visible_source(task: TaskFile) -> str:
-    """The file as an author may see it: without the entries of held-out cases."""
+    """The file as an author may see it: without the entries of held-out cases and the comments on them."""
     listed = dict(assignments(syntax_tree(task.source))).get("CASES")
     if not isinstance(listed, ast.List | ast.Tuple):
         return task.source
@@ -459,14 +459,18 @@ def visible_source(task: TaskFile) -> str:
     lines = task.source.encode().splitlines(keepends=True)
     for item in reversed(listed.elts):
         if ast.literal_eval(item).get("name") in hidden:
-            _cut(lines, item)
+            _cut(lines, item, listed.lineno)
     return b"".join(lines).decode()
 
 
-def _cut(lines: list[bytes], node: ast.expr) -> None:
-    """Remove an element of a list display, its comma and, when nothing else is left on it, its line."""
+def _cut(lines: list[bytes], node: ast.expr, below: int) -> None:
+    """Remove an element of a list display, its comma, the comments in, behind and directly above it, but none above the
+    line that it lies `below`; and, when nothing else is left on it, its line."""
     first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
-    tail = lines[last][node.end_col_offset :]
+    head, tail = lines[first][: node.col_offset], lines[last][node.end_col_offset :]
     tail = tail.lstrip().removeprefix(b",") if tail.lstrip().startswith(b",") else tail
-    rest = lines[first][: node.col_offset] + tail
+    tail = b"\n" if tail.lstrip().startswith(b"#") else tail
+    while not head.strip() and first > below and lines[first - 1].lstrip().startswith(b"#"):
+        first -= 1
+    rest = head + tail
     lines[first : last + 1] = [rest] if rest.strip() else []

@@ -166,6 +166,26 @@ def test_the_author_does_not_see_held_out_cases() -> None:
         ]
 
 
+def test_the_author_does_not_see_comments_on_held_out_cases(tmp_path: Path) -> None:
+    hidden = '{"name": "h%d", "ROWS": 5, "held_out": True},'
+    cases = f"""# all cases
+CASES = [  # of the task
+    {{"name": "a", "ROWS": 2}},  # shown
+    # unseen: 5 rows,
+    # which no block divides
+    {hidden % 1}  # unseen
+    {{"name": "b", "ROWS": 3}}, {hidden % 2}  # unseen
+    {hidden.replace(" ", chr(10) + "# unseen" + chr(10), 2) % 3}
+    # shown
+    {{"name": "c", "ROWS": 3}},
+]
+"""
+    seen = visible_source(read_task(write(tmp_path, MINIMAL + cases)))
+    assert ("unseen" in seen, "divides" in seen, seen.count("shown")) == (False, False, 2)
+    assert [case.name for case in read_task(write(tmp_path, seen)).cases] == ["main", "a", "b", "c"]
+    assert "# all cases\nCASES = [  # of the task\n" in seen
+
+
 def test_every_built_in_task_has_small_cases_a_held_out_one_and_a_docstring() -> None:
     tasks = builtin_tasks()
     assert len(tasks) >= 10
