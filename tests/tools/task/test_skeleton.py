@@ -100,6 +100,46 @@ def made(name: str, tmp_path: Path, source: str = FILE) -> str:
     return text
 
 
+CHANGED = """import random
+import torch
+CFG, S, W = {"a": 1.0, "b": 1.0}, [5.0, 1.0], torch.zeros(1)
+CFG.update(a=2.0)
+S[0] = 2.0
+del S[1]
+class O: pass
+setattr(O, "k", 3.0)
+for name in ("b",):
+    CFG[name] += 2.0
+with torch.no_grad():
+    torch.nn.init.ones_(W)
+def f(x):
+    return x * CFG["a"] * CFG["b"] * sum(S) * O.k * W * f.scale
+f.scale = 5.0
+UNUSED = []
+UNUSED.append(1)
+random.shuffle(S)
+torch.set_default_dtype(torch.float64)
+def raised():
+    global S
+    S = [7.0]
+raised()
+print(CFG, f(2.0))
+"""
+
+
+def test_code_brings_the_statements_that_change_what_it_needs_and_names_those_that_it_leaves_out(
+    tmp_path: Path,
+) -> None:
+    text = made("f", tmp_path, CHANGED)
+    names: dict[str, Any] = {}
+    exec(compile(text, "task", "exec"), names)
+    assert names["f"](1.0).item() == 2.0 * 3.0 * 2.0 * 3.0 * 1.0 * 5.0
+    assert "UNUSED" not in text
+    assert "print" not in text
+    left_out = [said.rpartition(": ")[2] for _, said in looks(text) if said.startswith("left out")]
+    assert left_out == ["random.shuffle(S)", "torch.set_default_dtype(torch.float64)", "raised()"]
+
+
 def test_a_function_brings_what_it_needs_and_nothing_else(tmp_path: Path) -> None:
     text = made("attend", tmp_path)
     assert all(
