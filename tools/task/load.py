@@ -421,17 +421,22 @@ def with_overrides(source: str, overrides: Mapping[str, Json]) -> ast.Module:
 
 
 def _with_overrides(node: ast.stmt, overrides: Mapping[str, Json]) -> Iterator[ast.stmt]:
-    """A statement of the top level, and after `M = N = 1024`, whose names share a value, what else one of them is."""
+    """A statement of the top level, and what a name is all the same that gets another value there: one of `M = N = 4`,
+    which share theirs, or in `if …: N = 4`."""
     yield node
+    replaced = set[str]()
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in overrides:
-        node.value = _constant(overrides[node.target.id], node)
+        node.value, replaced = _constant(overrides[node.target.id], node), {node.target.id}
     elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+        replaced = {name for name, _ in _pairs(node.targets[0], node.value)}
         node.value = _replaced(node.targets[0], node.value, overrides)
-    elif isinstance(node, ast.Assign):
-        for name in dict.fromkeys(name for target in node.targets for name, _ in _pairs(target, node.value)):
-            if name in overrides:
-                again = ast.Assign([ast.Name(name, ast.Store())], _constant(overrides[name], node))
-                yield ast.fix_missing_locations(ast.copy_location(again, node))
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return
+    stored = (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    for name in dict.fromkeys(stored):
+        if name in overrides and name not in replaced:
+            again = ast.Assign([ast.Name(name, ast.Store())], _constant(overrides[name], node))
+            yield ast.fix_missing_locations(ast.copy_location(again, node))
 
 
 def _replaced(target: ast.expr, value: ast.expr, overrides: Mapping[str, Json]) -> ast.expr:

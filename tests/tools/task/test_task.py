@@ -136,6 +136,11 @@ def test_an_override_of_one_of_several_names_of_a_value_leaves_the_others() -> N
     assert [names[k] for k in "MNABCD"] == [33, 1024, 7, 2, (1, 2), 2048]
 
 
+def test_an_override_counts_whatever_else_the_file_makes_of_that_name() -> None:
+    names = run("N = 4\nif N:\n    N = 8192\nM = N\nK = 3\nK *= 2\nfor L in (K, 9): P = L\n", N=37, K=5)
+    assert [names[k] for k in "NMKP"] == [37, 37, 5, 9]
+
+
 def test_an_override_keeps_line_numbers() -> None:
     tree = with_overrides("A = 1\n\nB = 2\n", {"A": (1, 2)})
     assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Constant)] == [1, 1, 3] or [
