@@ -156,6 +156,7 @@ def read_task(path: Path) -> TaskFile:
     except (SyntaxError, UnicodeDecodeError) as error:
         raise not_python(path, error) from error
     _require_parts(path, tree)
+    _require_said_once(path, tree)
     extras = {name: node for name, node in assignments(tree) if name in _EXTRAS}
     inputs, contracts = _inputs(path, tree, extras.get("INPUTS"))
     return TaskFile(
@@ -187,6 +188,33 @@ def _require_parts(path: Path, tree: ast.Module) -> None:
     parts = {"Model": "class Model(torch.nn.Module)", "get_inputs": "get_inputs()"}
     if missing := [text for name, text in parts.items() if name not in names]:
         raise TaskError(f"{path} is not a task: it does not define {' nor '.join(missing)} (KernelBench format)")
+
+
+_CHANGING = ("append", "extend", "insert", "update", "setdefault", "pop", "remove", "clear")
+
+
+def _require_said_once(path: Path, tree: ast.Module) -> None:
+    """What the file makes of CASES in another place than where it assigns it would be lost, since it is read, not run."""
+    seen = set[str]()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) or (isinstance(node, ast.AnnAssign) and not node.value):
+            continue
+        names = [name for name, _ in assignments(ast.Module([node], []))]
+        for name in names if names else _touched(node):
+            if name in _EXTRAS and (not names or name in seen):
+                raise TaskError(f"{path}, line {node.lineno}: {name} is read, not run: give it once, as one literal")
+        seen.update(names)
+
+
+def _touched(node: ast.AST) -> Iterator[str]:
+    """Names that a statement gives a value, or whose value it changes."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+            yield inner.id
+        elif isinstance(inner, ast.Subscript) and not isinstance(inner.ctx, ast.Load):
+            yield from (n.id for n in ast.walk(inner.value) if isinstance(n, ast.Name))
+        elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in _CHANGING:
+            yield from (n.id for n in ast.walk(inner.func.value) if isinstance(n, ast.Name))
 
 
 def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:

@@ -171,6 +171,23 @@ def test_the_author_does_not_see_held_out_cases() -> None:
         ]
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        'CASES += [{"name": "b", "ROWS": 5, "held_out": True}]',
+        'CASES.append({"name": "b", "ROWS": 5})',
+        'CASES[0]["ROWS"] = 5',
+        "CASES = []",
+        "if ROWS:\n    CASES = []",
+    ],
+)
+def test_cases_that_would_not_be_read_are_refused(tmp_path: Path, more: str) -> None:
+    source = MINIMAL + 'CASES = [{"name": "a", "ROWS": 2}]\nNAMES = [case["name"] for case in CASES]\n'
+    assert len(read_task(write(tmp_path, source)).cases) == 2
+    with pytest.raises(TaskError, match=r"mine.py, line 9: CASES is read, not run: give it once, as one literal"):
+        read_task(write(tmp_path, source + more + "\n"))
+
+
 def test_the_author_does_not_see_comments_on_held_out_cases(tmp_path: Path) -> None:
     hidden = '{"name": "h%d", "ROWS": 5, "held_out": True},'
     cases = f"""# all cases
