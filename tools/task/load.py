@@ -194,7 +194,7 @@ _CHANGING = ("append", "extend", "insert", "update", "setdefault", "pop", "remov
 
 
 def _require_said_once(path: Path, tree: ast.Module) -> None:
-    """What the file makes of CASES in another place than where it assigns it would be lost, since it is read, not run."""
+    """Refuse what the file makes of CASES after it is given: it is read, not run, so that would be lost."""
     seen = set[str]()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) or (isinstance(node, ast.AnnAssign) and not node.value):
@@ -444,35 +444,19 @@ def replaced_by_cases(tree: ast.Module) -> dict[str, dict[str, Json]]:
 def with_overrides(source: str, overrides: Mapping[str, Json]) -> ast.Module:
     """The file's syntax tree with the values of top-level constants replaced; what is derived from them follows."""
     tree = syntax_tree(source)
-    tree.body = [new for node in tree.body for new in _with_overrides(node, overrides)]
+    tree.body = [new for node in tree.body for new in (node, *_again(node, overrides))]
     return tree
 
 
-def _with_overrides(node: ast.stmt, overrides: Mapping[str, Json]) -> Iterator[ast.stmt]:
-    """A statement of the top level, and what a name is all the same that gets another value there: one of `M = N = 4`,
-    which share theirs, or in `if …: N = 4`."""
-    yield node
-    replaced = set[str]()
-    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in overrides:
-        node.value, replaced = _constant(overrides[node.target.id], node), {node.target.id}
-    elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-        replaced = {name for name, _ in _pairs(node.targets[0], node.value)}
-        node.value = _replaced(node.targets[0], node.value, overrides)
+def _again(node: ast.stmt, overrides: Mapping[str, Json]) -> Iterator[ast.stmt]:
+    """What a statement of the top level gives values to, with those that count. It runs before them: in `M = N = 4`
+    names share a value, and in `if …: N = 4` one has none that could be replaced."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return
     stored = (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-    for name in dict.fromkeys(stored):
-        if name in overrides and name not in replaced:
-            again = ast.Assign([ast.Name(name, ast.Store())], _constant(overrides[name], node))
-            yield ast.fix_missing_locations(ast.copy_location(again, node))
-
-
-def _replaced(target: ast.expr, value: ast.expr, overrides: Mapping[str, Json]) -> ast.expr:
-    if isinstance(target, ast.Name) and target.id in overrides:
-        return _constant(overrides[target.id], value)
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        value.elts = [_replaced(t, v, overrides) for t, v in zip(target.elts, value.elts, strict=True)]
-    return value
+    for name in dict.fromkeys(name for name in stored if name in overrides):
+        again = ast.Assign([ast.Name(name, ast.Store())], _constant(overrides[name], node))
+        yield ast.fix_missing_locations(ast.copy_location(again, node))
 
 
 def _constant(value: Json, at: ast.AST) -> ast.expr:
