@@ -272,13 +272,17 @@ def _bound(node: ast.stmt) -> Iterator[str]:
         yield from (a.asname or a.name.partition(".")[0] for a in node.names)
     elif isinstance(node, ast.ImportFrom):
         yield from (a.asname or a.name for a in node.names)
-    elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+    elif isinstance(node, _DEFINED):
         yield node.name
     elif not isinstance(node, ast.Expr):
-        yield from (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Import | ast.ImportFrom):  # try: import … except ImportError: …
+        left = [*ast.iter_child_nodes(node)]
+        for inner in left:  # grows meanwhile
+            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                yield inner.id
+            elif isinstance(inner, ast.Import | ast.ImportFrom | _DEFINED):  # try: import … except ImportError: def …
                 yield from _bound(inner)
+            else:
+                left += ast.iter_child_nodes(inner)
 
 
 def _used(node: ast.stmt, table: symtable.SymbolTable) -> set[str]:

@@ -140,6 +140,13 @@ def test_code_brings_the_statements_that_change_what_it_needs_and_names_those_th
     assert left_out == ["random.shuffle(S)", "torch.set_default_dtype(torch.float64)", "raised()"]
 
 
+def test_code_brings_a_function_that_is_defined_in_a_branch(tmp_path: Path) -> None:
+    source = "FAST = True\nif FAST:\n    def g(x): return x * 2\nelse:\n    def g(x): return x\ndef f(x): return g(x)\n"
+    names: dict[str, Any] = {}
+    exec(compile(made("f", tmp_path, source), "task", "exec"), names)
+    assert names["f"](3) == 6
+
+
 def test_a_function_brings_what_it_needs_and_nothing_else(tmp_path: Path) -> None:
     text = made("attend", tmp_path)
     assert all(
