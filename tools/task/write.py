@@ -82,6 +82,7 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
     helpers = [n for n in others if n is not found]
     behind = [n for n in others[others.index(found) + 1 :] if not isinstance(n, _DEFINED) and name in _loaded(n)]
     bound = {b for n in (*imports, *helpers) for b in _bound(n)}
+    lines = re.split(r"\r\n|\r|\n", source)
     is_module = isinstance(found, ast.ClassDef)
     _require_free(path, name, bound, is_module=is_module)
     classes = lineage(tree, name) if isinstance(found, ast.ClassDef) else []
@@ -92,8 +93,8 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
         name=name,
         is_module=is_module,
         imports=tuple(ast.unparse(n) for n in imports),
-        helpers=tuple(_text(source, n) for n in helpers if n not in behind),
-        definition="\n\n\n".join(filter(None, [_text(source, found), "\n".join(_text(source, n) for n in behind)])),
+        helpers=tuple(_text(lines, n) for n in helpers if n not in behind),
+        definition="\n\n\n".join(filter(None, [_text(lines, found), "\n".join(_text(lines, n) for n in behind)])),
         forward=forward,
         init=init,
         body=ast.Module([*classes] or [found], []),
@@ -172,16 +173,20 @@ def _needed(tree: ast.Module, found: Definition, table: symtable.SymbolTable) ->
             binders.setdefault(name, []).append(node)
         for name in () if isinstance(node, _DEFINED) else _changed(node):
             changers.setdefault(name, []).append(node)
-    kept: list[ast.stmt] = [found]
-    for node in kept:  # grows meanwhile
-        wanted = [b for name in _used(node, table) for b in binders.get(name, ())]
+    left: list[ast.stmt] = [found]
+    kept: set[ast.stmt] = {found}
+    for node in left:  # grows meanwhile
+        wanted = [b for name in _used(node, table) for b in binders.pop(name, ())]
         if not isinstance(node, ast.Import | ast.ImportFrom):
-            wanted += [b for name in _bound(node) for b in changers.get(name, ())]
-        kept += [b for b in dict.fromkeys(wanted) if b not in kept and not _is_main(b)]
-    kept += [
-        n for n in tree.body if isinstance(n, ast.ImportFrom) and (n.module == "__future__" or n.names[0].name == "*")
+            wanted += [b for name in _bound(node) for b in changers.pop(name, ())]
+        new = [b for b in dict.fromkeys(wanted) if b not in kept and not _is_main(b)]
+        left += new
+        kept.update(new)
+    return [
+        n
+        for n in tree.body
+        if n in kept or (isinstance(n, ast.ImportFrom) and (n.module == "__future__" or n.names[0].name == "*"))
     ]
-    return [n for n in tree.body if n in kept]
 
 
 _DEFINED = ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef
@@ -228,8 +233,9 @@ def _left_out(tree: ast.Module, kept: Sequence[ast.stmt], found: Definition) -> 
     own = {name for n in kept for name in _bound(n)} - modules
     values = own - {n.name for n in kept if isinstance(n, _DEFINED)}
     does = {n.name: {*_changed(n), *_declared(n)} for n in tree.body if isinstance(n, ast.FunctionDef)}
+    is_kept = {*kept}
     for node in tree.body:
-        if node in kept or isinstance(node, _DEFINED) or _is_main(node):
+        if node in is_kept or isinstance(node, _DEFINED) or _is_main(node):
             continue
         changed = {*_changed(node)}
         match node:
@@ -331,13 +337,15 @@ def _lies_in(folder: Path, name: str) -> bool:
     return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
 
 
-def _text(source: str, node: ast.stmt) -> str:
+def _text(lines: Sequence[str], node: ast.stmt) -> str:
     """The statement as it was written, with its decorators."""
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return ast.get_source_segment(source, node) or ast.unparse(node)
-    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-    lines = re.split(r"\r\n|\r|\n", source)[first - 1 : node.end_lineno]
-    return "\n".join(line.rstrip() for line in lines)
+    if isinstance(node, _DEFINED):
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        return "\n".join(line.rstrip() for line in lines[first - 1 : node.end_lineno])
+    its = [line.encode() for line in lines[node.lineno - 1 : node.end_lineno]]  # columns count bytes
+    its[-1] = its[-1][: node.end_col_offset]
+    its[0] = its[0][node.col_offset :]
+    return b"\n".join(its).decode()
 
 
 # ---

@@ -147,6 +147,12 @@ def test_code_brings_a_function_that_is_defined_in_a_branch(tmp_path: Path) -> N
     assert names["f"](3) == 6
 
 
+@pytest.mark.timeout(20)  # it takes 0.5 s; with a look at each statement for each other one it took 80
+def test_a_file_of_thousands_of_statements_is_read_in_a_second() -> None:
+    source = "S = {}\n" + "S['ü'] = 1; T = 2\n" * 6000 + "def f(x): return x * S['ü']\n"
+    assert parts_of(source, "f", Path("mine.py")).helpers == ("S = {}", *["S['ü'] = 1"] * 6000)
+
+
 def test_a_function_brings_what_it_needs_and_nothing_else(tmp_path: Path) -> None:
     text = made("attend", tmp_path)
     assert all(
