@@ -470,13 +470,33 @@ def _constant(value: Json, at: ast.AST) -> ast.expr:
 def visible_source(task: TaskFile) -> str:
     """The file as an author may see it: without the entries of held-out cases and the comments on them."""
     listed = dict(assignments(syntax_tree(task.source))).get("CASES")
-    if not isinstance(listed, ast.List | ast.Tuple):
-        return task.source
     hidden = {case.name for case in task.cases if case.held_out}
+    if not hidden or not isinstance(listed, ast.List | ast.Tuple):
+        return task.source
     lines = task.source.encode().splitlines(keepends=True)
+    shown = [item for item in listed.elts if ast.literal_eval(item).get("name") not in hidden]
     for item in reversed(listed.elts):
-        if ast.literal_eval(item).get("name") in hidden:
+        if item not in shown:
             _cut(lines, item, listed.lineno)
+    text = b"".join(lines).decode()
+    return text if _lists(text, shown) else _written_anew(task.source, listed, shown)
+
+
+def _lists(source: str, cases: Sequence[ast.expr]) -> bool:
+    """Whether these are its cases."""
+    try:
+        listed = dict(assignments(syntax_tree(source))).get("CASES")
+    except SyntaxError:
+        return False
+    return isinstance(listed, ast.List | ast.Tuple) and [*map(ast.dump, listed.elts)] == [*map(ast.dump, cases)]
+
+
+def _written_anew(source: str, listed: ast.expr, cases: Sequence[ast.expr]) -> str:
+    """The source with other cases, for a list in which a comma or a bracket stands where nobody looks for one."""
+    lines = source.encode().splitlines(keepends=True)
+    first, last = listed.lineno - 1, (listed.end_lineno or listed.lineno) - 1
+    new = ast.unparse(ast.List([*cases], ast.Load())).encode()
+    lines[first : last + 1] = [lines[first][: listed.col_offset] + new + lines[last][listed.end_col_offset :]]
     return b"".join(lines).decode()
 
 
@@ -487,7 +507,7 @@ def _cut(lines: list[bytes], node: ast.expr, below: int) -> None:
     head, tail = lines[first][: node.col_offset], lines[last][node.end_col_offset :]
     tail = tail.lstrip().removeprefix(b",") if tail.lstrip().startswith(b",") else tail
     tail = b"\n" if tail.lstrip().startswith(b"#") else tail
-    while not head.strip() and first > below and lines[first - 1].lstrip().startswith(b"#"):
+    while not head.strip() and first > below and lines[first - 1].strip()[:1] in (b"#", b""):
         first -= 1
     rest = head + tail
     lines[first : last + 1] = [rest] if rest.strip() else []

@@ -171,6 +171,16 @@ def test_the_author_does_not_see_held_out_cases() -> None:
 
 
 @pytest.mark.parametrize(
+    "cases", ["(HIDDEN, SHOWN)", "[HIDDEN\n    , SHOWN\n]", "[(HIDDEN), SHOWN]", "[SHOWN, HIDDEN]"]
+)
+def test_what_the_author_sees_is_a_task_however_its_cases_are_written(tmp_path: Path, cases: str) -> None:
+    hidden, shown = '{"name": "h", "ROWS": 5, "held_out": True}', '{"name": "a", "ROWS": 2}'
+    source = MINIMAL + "CASES = " + cases.replace("HIDDEN", hidden).replace("SHOWN", shown) + "  # all\n"
+    seen = visible_source(read_task(write(tmp_path, source)))
+    assert [case.name for case in read_task(write(tmp_path, seen)).cases] == ["main", "a"]
+
+
+@pytest.mark.parametrize(
     "more",
     [
         'CASES += [{"name": "b", "ROWS": 5, "held_out": True}]',
