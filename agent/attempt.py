@@ -119,8 +119,9 @@ class Attempt(Proposal):
     """A proposal with its number in a run and what became of it: in a run, on the screen, in the record and its
     exports. `verdict` is the one that counts (a confirmation instead of the first one), None before there is one;
     `tool`: whose it is, or will be. `at`: when it was proposed, Unix time. `update`: what it was compiled to, in the
-    process that did it and until it is benched. `held`: what the latest `optimize verify` found, None without one. The
-    times in seconds are None where that step was not reached."""
+    process that did it and until it is benched. `held`: whether the latest `optimize verify` bore its verdict out, None
+    without one; `refuted`: that one did not find it right, which it had been. The times in seconds are None where that
+    step was not reached."""
 
     attempt_id: str
     number: int
@@ -140,6 +141,7 @@ class Attempt(Proposal):
     update: "Update | None" = field(default=None, compare=False, repr=False)
     expectations: tuple[Expectation, ...] = ()
     held: bool | None = None
+    refuted: bool = False
 
     @property
     def judged(self) -> Verdict:
@@ -211,6 +213,11 @@ class Attempt(Proposal):
     def accepted(self) -> bool:
         """Right as far as the machine that judged it could tell."""
         return self.verdict is not None and self.verdict.accepted
+
+    @property
+    def stands(self) -> bool:
+        """Accepted, and not refuted since."""
+        return self.accepted and not self.refuted
 
     @property
     def conversation(self) -> str:
@@ -556,8 +563,8 @@ class Controls:
 
 
 def best(attempts: Iterable[Attempt]) -> Attempt | None:
-    """The accepted attempt with the smallest rank key; the earlier one on a tie."""
-    return min((a for a in attempts if a.accepted), key=rank_order, default=None)
+    """The accepted attempt with the smallest rank key that nothing refuted since; the earlier one on a tie."""
+    return min((a for a in attempts if a.stands), key=rank_order, default=None)
 
 
 def rank_order(attempt: Attempt) -> tuple[bool, tuple[float, ...], int]:
@@ -575,7 +582,10 @@ def faster_in_a_case(leader: Attempt, attempts: Sequence[Attempt]) -> list[Attem
             (theirs.timing.median_us, a.number, a)
             for a in attempts
             for theirs in a.case_times
-            if a.tier in _THOROUGH and theirs.case == its.case and theirs.timing.high_us < its.timing.low_us
+            if a.stands
+            and a.tier in _THOROUGH
+            and theirs.case == its.case
+            and theirs.timing.high_us < its.timing.low_us
         ]
         if rivals:
             _, _, fastest = min(rivals)

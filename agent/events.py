@@ -380,7 +380,8 @@ def after(attempt: Attempt, event: Updated | Judged | Verified | Reflected) -> A
         case Verified(purpose="confirm"):
             return replace(attempt, verdict=event.verdict, tool="confirm", rank_key=event.rank_key)
         case Verified():
-            return replace(attempt, held=event.held) if event.purpose == "verify" else attempt
+            refuted = attempt.accepted and not event.verdict.accepted
+            return replace(attempt, held=event.held, refuted=refuted) if event.purpose == "verify" else attempt
         case Reflected():
             said = Expectation(event.hypothesis, event.prediction, event.outcome, event.evidence)
             return replace(attempt, expectations=(*attempt.expectations, said))

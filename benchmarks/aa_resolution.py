@@ -71,7 +71,7 @@ def opened(machine: Machine, rows: int, columns: int) -> Iterator[tuple[GpuBench
         path.write_text(TASK.format(rows=rows, columns=columns))
         task_file = find_task(str(path))
         with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
-            body = judge.call(encode(Open(task_file.name, str(path))), timeout_s=120).body
+            body = judge.call(encode(Open(task_file.name, str(path), task_file.sha256)), timeout_s=120).body
         task = decode(Opened, body).task
         assert task is not None, body
         update = Updater(task, "sm_90", machine.tracer, machine.compiler).update(CANDIDATE)

@@ -367,7 +367,8 @@ def opened(
     """The tools of one task, warm. Raises TaskError."""
     task_file = find_task(task_name)
     with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
-        body = judge.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=DESCRIBE_TIMEOUT_S).body
+        request = Open(task_file.name, str(task_file.path), task_file.sha256)
+        body = judge.call(encode(request), timeout_s=DESCRIBE_TIMEOUT_S).body
         task = decode(Opened, body).task
         if task is None:
             raise TaskError(f"{task_name} cannot be used")

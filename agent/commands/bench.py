@@ -123,7 +123,9 @@ def bench(
             raise UsageError(
                 "--watch is for one file, whose versions are stored: leave out others, --no-store and --json"
             )
-        return edit_loop(Path(files[0]).expanduser(), _named_for_service(task, task_file), settings, service=service)
+        return edit_loop(
+            Path(os.path.expanduser(files[0])), _named_for_service(task, task_file), settings, service=service
+        )
     if service and not no_store and may_use_service(settings):
         candidates = read_candidates(files)
         name = _named_for_service(task, task_file)
@@ -459,7 +461,7 @@ def _read(name: str) -> "Iterator[Candidate]":
     if name == STDIN:
         yield from_bytes("<stdin>", sys.stdin.buffer.read(MAX_SOURCE_BYTES + 1))
         return
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if not path.is_dir():
         yield _candidate(path)
         return

@@ -178,14 +178,14 @@ def best_stored(store: Store, where: Where) -> StartingPoint | None:
 
 
 def _leaders(store: Store, where: Where) -> Iterator[Attempt]:
-    """The accepted attempts of runs that count."""
+    """The accepted attempts of runs that count, without those that a verification refuted."""
     try:
         runs = store.runs(Filter(task=where.task.name, verdict="accepted", limit=_MOST_RUNS))
     except UsageError:  # no run of this task
         return
     for run in runs:
         if _counts(run, where) and store.load_run(run.run_id).task_sha256 == where.task.sha256:
-            yield from (a for a in store.attempts(run.run_id) if a.accepted)
+            yield from (a for a in store.attempts(run.run_id) if a.stands)
 
 
 def _counts(run: RunSummary, where: Where) -> bool:

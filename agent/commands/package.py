@@ -110,6 +110,10 @@ def _accepted(store: "Store", text: str, task: str | None, *, trust_task: bool) 
     run, found = store.find_attempt(text)
     if not found.accepted:
         raise UsageError(f"attempt {found.attempt_id} was not accepted; a package is made of a verified kernel")
+    if found.refuted:
+        raise UsageError(
+            f"attempt {found.attempt_id} was accepted, but `optimize verify` found since that it is not right"
+        )
     return found, run, _described(store, run, task, trust_task=trust_task)
 
 

@@ -323,7 +323,7 @@ def open_task(
 ) -> tuple[TaskSpec, tuple[str, ...], dict[str, Json]]:
     """The task as data, described by the CPU judge, what that has against it, and its small case. Raises TaskError,
     CaseFailed among them."""
-    request = Open(task_file.name, str(task_file.path), gpu_memory_bytes)
+    request = Open(task_file.name, str(task_file.path), task_file.sha256, gpu_memory_bytes)
     opened = decode(Opened, ask_judge(judge, task_file.name, request, timeout_s=timeout_s).body)
     if opened.task is None:
         problem = opened.problem or f"{task_file.path} cannot be used as a task"

@@ -1,6 +1,7 @@
 """`optimize suite`: many tasks, authors and seeds under one budget, and what they came to."""
 
 import json as jsonlib
+import os
 import re
 import sys
 import time
@@ -231,7 +232,7 @@ def suite_name(asked: Asked) -> str:
         if not _PLAIN_NAME.fullmatch(asked.name):
             raise UsageError(f"--name {asked.name!r}: give up to 80 letters, digits, . _ + and -")
         return asked.name
-    words = [Path(word).expanduser().absolute().stem for word in asked.paths]
+    words = [Path(os.path.expanduser(word)).absolute().stem for word in asked.paths]
     kind = [f"eval{asked.sample_attempts}"] if asked.sample_attempts else []
     made = re.sub(r"[^\w.+-]+", "_", "-".join([*kind, *words]), flags=re.ASCII)
     return made[:60].strip("-.+") or "suite"

@@ -36,7 +36,8 @@ class Labels(NamedTuple):
     """The labels of one attempt.
 
     `compilable`: tracer and compiler accepted it. None: never judged, or found wrong before it was compiled.
-    `correct`: right as far as known. None: never judged, or nothing on the machine could run it.
+    `correct`: right as far as known. None: never judged, nothing on the machine could run it, or a verification refuted
+        that it is right.
     `timed`: `correct` rests on a GPU, where every timed output was checked; otherwise on an interpreter of small cases.
     `faster`: the lower end of its speed-up's interval is above 1 against the fastest baseline. None when not timed.
     `impossible`: faster than light, or the clocks disagree: a cheat, or a broken measurement.
@@ -61,7 +62,7 @@ def labels(attempt: Attempt) -> Labels:
         compilable(attempt),
         correct(attempt),
         timed,
-        attempt.speedup_low > 1.0 if timed and attempt.speedup_low is not None else None,
+        attempt.speedup_low > 1.0 if timed and attempt.speedup_low is not None and not attempt.refuted else None,
         status is Status.IMPOSSIBLE,
         "/".join(filter(None, (status, attempt.tool, attempt.judged.cause))) if failed else "",
         attempt.held,
@@ -77,9 +78,10 @@ def compilable(attempt: Attempt) -> bool | None:
 
 
 def correct(attempt: Attempt) -> bool | None:
-    """Whether it is right, as far as the machine that judged it could tell; None when it could not."""
+    """Whether it is right, as far as the machine that judged it could tell; None when it could not, or when a later
+    verification found something else."""
     status = attempt.status
-    return None if status is None or status is Status.UNCHECKED else status in RIGHT
+    return None if status is None or status is Status.UNCHECKED or attempt.refuted else status in RIGHT
 
 
 def right(attempt: Attempt) -> bool:
@@ -271,7 +273,7 @@ class Reward:
 
     def __call__(self, attempt: Attempt) -> float | None:
         """The reward of an attempt, finite; None when it cannot be known."""
-        return self.score(attempt)
+        return None if attempt.refuted else self.score(attempt)
 
 
 def rewards_of(specs: Iterable[str]) -> tuple[Reward, ...]:

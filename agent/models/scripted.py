@@ -7,6 +7,7 @@ Everything may be left out. Lines without "conversation" are for whoever asks ne
 """
 
 import json
+import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +67,7 @@ class ScriptedModel:
     """
 
     def __init__(self, options: ModelOptions) -> None:
-        path = Path(options.model).expanduser()
+        path = Path(os.path.expanduser(options.model))
         self.name = f"scripted:{path}"
         self._replies: dict[str, list[tuple[int, _ScriptedReply]]] = {}
         for number, line in _read(path):

@@ -905,7 +905,7 @@ class Store:
 
     def _best_of(self, run_id: str) -> str | None:
         run = self.load_trajectory(run_id)
-        leader = run.best if run.best and run.best.accepted else best(run.attempts)
+        leader = run.best if run.best and run.best.stands else best(run.attempts)
         return leader.attempt_id if leader else None
 
     def last_seq(self, run_id: str | None = None) -> int:

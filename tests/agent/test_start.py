@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kerneltune.agent import loop
-from kerneltune.agent.attempt import Attempt, Author, Limits, Proposal, RunStart, point_of
+from kerneltune.agent.attempt import Attempt, Author, Limits, Proposal, RunStart, StopReason, point_of
 from kerneltune.agent.commands.lifecycle import Beginning, StartingPoint, Where, checked, found, start_actions, start_of
-from kerneltune.agent.events import Event, Judged, Proposed, RunStarted, Updated, Warned
+from kerneltune.agent.events import Event, Judged, Proposed, RunEnded, RunStarted, Updated, Verified, Warned
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.tracker import AttemptTracker
 from kerneltune.tools.evaluator import Evaluator
@@ -75,6 +75,23 @@ def test_best_is_the_fastest_on_this_task_and_this_gpu_of_any_run(store: Store) 
     stored(store, "20260101-000000-twice-0004", ("older task", 1.0), task=replace(FILE, sha256="2" * 64))
     start = found("best", None, store, where(), TASK)
     assert start == StartingPoint("fast", "20260101-000000-twice-0001/3", "20260101-000000-twice-0001/3")
+
+
+def test_what_a_later_verification_finds_wrong_is_neither_the_best_nor_packaged(store: Store, tmp_path: Path) -> None:
+    run_id = "20260101-000000-twice-0001"
+    stored(store, run_id, ("slow", 9.0), ("fast", 3.0))
+    store.write(RunEnded(run_id, StopReason.ATTEMPTS, 2, 2, f"{run_id}/2", None, 1.0))
+
+    def bests_once(status: Status) -> tuple[str, str]:
+        again = Verdict(status, "", timing=Timing(3.0, 3.0, 3.0, 1, 1) if status is Status.CORRECT else None)
+        store.write(Verified(run_id, f"{run_id}/2", "verify", again, 1.0, again.accepted, "", H200, {}, {}))
+        start = found("best", None, store, where(), TASK)
+        return store.find_attempt(run_id)[1].source, start.source if start else ""
+
+    assert bests_once(Status.WRONG) == ("slow", "slow")
+    refused = optimize("package", f"{run_id}/2", cwd=tmp_path)
+    assert (refused.returncode, "found since that it is not right" in refused.stderr) == (2, True)
+    assert bests_once(Status.CORRECT) == ("fast", "fast")
 
 
 def test_without_a_gpu_a_timed_attempt_of_the_architecture_comes_before_all_that_nothing_timed(store: Store) -> None:

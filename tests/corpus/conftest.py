@@ -88,9 +88,10 @@ class Judge(threading.local):
     def _judge(self, task: Path | str) -> tuple[Worker, TaskSpec]:
         path = str(task)
         if path not in self._cpu_judges:
-            judge = self._machine.task(CPU_JUDGE, [find_task(path).path])
+            file = find_task(path)
+            judge = self._machine.task(CPU_JUDGE, [file.path])
             self._all.append(judge)
-            opened = decode(Opened, judge.call(encode(Open(path, path)), timeout_s=60).body)
+            opened = decode(Opened, judge.call(encode(Open(path, path, file.sha256)), timeout_s=60).body)
             assert opened.task is not None, opened.problem
             self._cpu_judges[path] = judge, opened.task
         return self._cpu_judges[path]

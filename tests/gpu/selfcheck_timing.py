@@ -140,7 +140,7 @@ class Bed:
 def spec_of(machine: Machine, task_file: TaskFile) -> TaskSpec:
     """The task as the supervisor knows it."""
     with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
-        body = judge.call(encode(Open(task_file.name, str(task_file.path))), timeout_s=120).body
+        body = judge.call(encode(Open(task_file.name, str(task_file.path), task_file.sha256)), timeout_s=120).body
     task = decode(Opened, body).task
     assert task is not None, body
     return task

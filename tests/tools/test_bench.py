@@ -59,7 +59,9 @@ def judge(machine: Machine, tmp_path: Path) -> Judge:
         path = tmp_path / "task.py"
         path.write_text(task)
         with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
-            opened = decode(Opened, judge.call(encode(Open("task", str(path))), timeout_s=60.0).body)
+            opened = decode(
+                Opened, judge.call(encode(Open("task", str(path), read_task(path).sha256)), timeout_s=60.0).body
+            )
             assert opened.task is not None, opened.problem
             update = Updater(opened.task, "sm_90", machine.tracer, machine.compiler).update(HEADER + candidate)
             assert update.failure is None, update.failure
@@ -123,7 +125,9 @@ def test_a_task_that_a_null_kernel_passes_is_opened_with_a_note(machine: Machine
     path = tmp_path / "task.py"
     path.write_text(MATMUL.replace("return a @ b", "return (a @ b) * 0"))
     with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
-        opened = decode(Opened, judge.call(encode(Open("task", str(path))), timeout_s=60.0).body)
+        opened = decode(
+            Opened, judge.call(encode(Open("task", str(path), read_task(path).sha256)), timeout_s=60.0).body
+        )
     assert opened.task is not None
     assert opened.notes[0].startswith("a kernel that writes zeros passes case ")
 
@@ -427,7 +431,7 @@ def test_a_task_that_exits_is_a_task_s_error_and_the_judge_lives_on(
     path.write_text(TWICE.replace(place, "os._exit(3)").replace("FORWARD", "pass").replace("INPUTS", "pass"))
     with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
         for _ in range(2):
-            opened = decode(Opened, ask_judge(judge, "task", Open("task", str(path))).body)
+            opened = decode(Opened, ask_judge(judge, "task", Open("task", str(path), read_task(path).sha256)).body)
             assert opened.problem is not None
             assert f"{path}, line" in opened.problem
             assert "os._exit(3)" in opened.problem
@@ -452,7 +456,7 @@ def test_a_task_that_fails_after_it_was_described_costs_a_verdict_and_not_the_ju
     fails = f"1 / (not os.path.exists({str(broken)!r}))"
     path.write_text(TWICE.replace(place, fails).replace("FORWARD", "pass").replace("INPUTS", "pass"))
     with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
-        opened = decode(Opened, ask_judge(judge, "task", Open("task", str(path))).body)
+        opened = decode(Opened, ask_judge(judge, "task", Open("task", str(path), read_task(path).sha256)).body)
         assert opened.task is not None
         update = Updater(opened.task, "sm_90", machine.tracer, machine.compiler).update(HEADER + TWICE_KERNEL)
         bench = CpuBench(opened.task, judge, machine.interpreter)
@@ -476,7 +480,7 @@ def test_what_takes_too_long_to_be_computed_is_a_reason_and_not_the_end_of_the_j
         )
     )
     judge = cpu_judge.CpuJudge()
-    judge.open(Open("task", str(path)))
+    judge.open(Open("task", str(path), read_task(path).sha256))
     monkeypatch.setattr(cpu_judge, "ANSWER_LIMIT_S", 0.5)
     slow.touch()
     began_s = time.monotonic()
@@ -507,7 +511,9 @@ def test_nobody_is_blamed_for_one_process_that_the_system_killed(machine: Machin
     path.write_text(MATMUL)
     source = HEADER + DOT.replace("PRECISION", "ieee")
     with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
-        task = decode(Opened, judge.call(encode(Open("task", str(path))), timeout_s=60.0).body).task
+        task = decode(
+            Opened, judge.call(encode(Open("task", str(path), read_task(path).sha256)), timeout_s=60.0).body
+        ).task
         assert task is not None
         made = Updater(task, "sm_90", _killed(machine.tracer, 1), _killed(machine.compiler, 1)).update(source)
         assert made.failure is None, made.failure

@@ -108,12 +108,7 @@ def _module(name: str, source: str, constants: Mapping[str, Any] | None = None) 
     if "PackagedPtx" in globals():
         vars(module)["__builtins__"] = vars(builtins) | {"__import__": _imported}
     tree = ast.parse(source, file)
-    for node in tree.body if constants else ():
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                node.value = _replaced(target, node.value, constants or {})
-        elif isinstance(node, ast.AnnAssign) and node.value:
-            node.value = _replaced(node.target, node.value, constants or {})
+    tree.body = [new for node in tree.body for new in (node, *_again(node, constants or {}))]
     exec(compile(ast.fix_missing_locations(tree), file, "exec"), vars(module))  # noqa: S102 - the text of this file
     return module
 
@@ -125,12 +120,12 @@ def _imported(name: str, *rest: Any) -> Any:
     return __import__(name, *rest)
 
 
-def _replaced(target: ast.expr, value: ast.expr, constants: Mapping[str, Any]) -> ast.expr:
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-        pairs = zip(target.elts, value.elts, strict=False)
-        return ast.Tuple([_replaced(one, its, constants) for one, its in pairs], ast.Load())
-    name = getattr(target, "id", "")
-    return ast.parse(repr(constants[name]), mode="eval").body if name in constants else value
+def _again(node: ast.stmt, constants: Mapping[str, Any]) -> list[ast.stmt]:
+    """What a statement gives values to, with those that count: in `M = N = 4` they share one."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return []
+    stored = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return [ast.parse(f"{name} = {constants[name]!r}").body[0] for name in stored if name in constants]
 
 
 def _new_kernel(number: int) -> Any:

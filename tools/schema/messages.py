@@ -377,10 +377,12 @@ SCREENING = Rules(
 
 @dataclass(frozen=True)
 class Open:
-    """Load a task file, to be judged in so much memory of a GPU (0: there is none). The answer is Opened."""
+    """Load a task file that has this sha256, to be judged in so much memory of a GPU (0: there is none). The answer is
+    Opened."""
 
     name: str
     path: str
+    sha256: str
     gpu_memory_bytes: int = 0
     kind: Literal["open"] = "open"
 

@@ -67,7 +67,7 @@ def find_tasks(words: Sequence[str], written: Path) -> FoundTasks:
 
 
 def _named(word: str, written: Path) -> Iterator[TaskFile | LeftOut]:
-    path = Path(word).expanduser()
+    path = Path(os.path.expanduser(word))  # Path.expanduser raises for a ~ of nobody
     if word == BUILTIN:
         yield from builtin_tasks()
     elif path.is_dir():

@@ -84,6 +84,18 @@ def with_small(task: TaskFile, overrides: Mapping[str, Json]) -> TaskFile:
     return replace(task, cases=(*task.cases, CaseDef(SMALL, tuple(overrides.items()), cpu=True)))
 
 
+def unchanged_task(path: str, sha256: str) -> TaskFile:
+    """The task file that had that hash when it was read first. Raises TaskError where it has another one by now: what
+    is stored of a run says which task was judged."""
+    file = find_task(path)
+    if file.sha256 != sha256:
+        raise TaskError(
+            f"{file.path} was edited while a run on it went on (its sha256 was {sha256[:12]}, and is "
+            f"{file.sha256[:12]} now), so it is another task; begin a new run, or restore the file"
+        )
+    return file
+
+
 def find_task(name_or_path: str) -> TaskFile:
     """A built-in task by name, or any task file by path. Raises TaskError with one line that says what is wrong."""
     builtin = _BUILTIN_DIR / f"{name_or_path}.py"
@@ -144,6 +156,7 @@ def read_task(path: Path) -> TaskFile:
     except (SyntaxError, UnicodeDecodeError) as error:
         raise not_python(path, error) from error
     _require_parts(path, tree)
+    _require_said_once(path, tree)
     extras = {name: node for name, node in assignments(tree) if name in _EXTRAS}
     inputs, contracts = _inputs(path, tree, extras.get("INPUTS"))
     return TaskFile(
@@ -175,6 +188,33 @@ def _require_parts(path: Path, tree: ast.Module) -> None:
     parts = {"Model": "class Model(torch.nn.Module)", "get_inputs": "get_inputs()"}
     if missing := [text for name, text in parts.items() if name not in names]:
         raise TaskError(f"{path} is not a task: it does not define {' nor '.join(missing)} (KernelBench format)")
+
+
+_CHANGING = ("append", "extend", "insert", "update", "setdefault", "pop", "remove", "clear")
+
+
+def _require_said_once(path: Path, tree: ast.Module) -> None:
+    """Refuse what the file makes of CASES after it is given: it is read, not run, so that would be lost."""
+    seen = set[str]()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) or (isinstance(node, ast.AnnAssign) and not node.value):
+            continue
+        names = [name for name, _ in assignments(ast.Module([node], []))]
+        for name in names if names else _touched(node):
+            if name in _EXTRAS and (not names or name in seen):
+                raise TaskError(f"{path}, line {node.lineno}: {name} is read, not run: give it once, as one literal")
+        seen.update(names)
+
+
+def _touched(node: ast.AST) -> Iterator[str]:
+    """Names that a statement gives a value, or whose value it changes."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+            yield inner.id
+        elif isinstance(inner, ast.Subscript) and not isinstance(inner.ctx, ast.Load):
+            yield from (n.id for n in ast.walk(inner.value) if isinstance(n, ast.Name))
+        elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in _CHANGING:
+            yield from (n.id for n in ast.walk(inner.func.value) if isinstance(n, ast.Name))
 
 
 def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
@@ -404,21 +444,19 @@ def replaced_by_cases(tree: ast.Module) -> dict[str, dict[str, Json]]:
 def with_overrides(source: str, overrides: Mapping[str, Json]) -> ast.Module:
     """The file's syntax tree with the values of top-level constants replaced; what is derived from them follows."""
     tree = syntax_tree(source)
-    for node in tree.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in overrides:
-            node.value = _constant(overrides[node.target.id], node)
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                node.value = _replaced(target, node.value, overrides)
+    tree.body = [new for node in tree.body for new in (node, *_again(node, overrides))]
     return tree
 
 
-def _replaced(target: ast.expr, value: ast.expr, overrides: Mapping[str, Json]) -> ast.expr:
-    if isinstance(target, ast.Name) and target.id in overrides:
-        return _constant(overrides[target.id], value)
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        value.elts = [_replaced(t, v, overrides) for t, v in zip(target.elts, value.elts, strict=True)]
-    return value
+def _again(node: ast.stmt, overrides: Mapping[str, Json]) -> Iterator[ast.stmt]:
+    """What a statement of the top level gives values to, with those that count. It runs before them: in `M = N = 4`
+    names share a value, and in `if …: N = 4` one has none that could be replaced."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return
+    stored = (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    for name in dict.fromkeys(name for name in stored if name in overrides):
+        again = ast.Assign([ast.Name(name, ast.Store())], _constant(overrides[name], node))
+        yield ast.fix_missing_locations(ast.copy_location(again, node))
 
 
 def _constant(value: Json, at: ast.AST) -> ast.expr:
@@ -430,22 +468,46 @@ def _constant(value: Json, at: ast.AST) -> ast.expr:
 
 
 def visible_source(task: TaskFile) -> str:
-    """The file as an author may see it: without the entries of held-out cases."""
+    """The file as an author may see it: without the entries of held-out cases and the comments on them."""
     listed = dict(assignments(syntax_tree(task.source))).get("CASES")
-    if not isinstance(listed, ast.List | ast.Tuple):
-        return task.source
     hidden = {case.name for case in task.cases if case.held_out}
+    if not hidden or not isinstance(listed, ast.List | ast.Tuple):
+        return task.source
     lines = task.source.encode().splitlines(keepends=True)
+    shown = [item for item in listed.elts if ast.literal_eval(item).get("name") not in hidden]
     for item in reversed(listed.elts):
-        if ast.literal_eval(item).get("name") in hidden:
-            _cut(lines, item)
+        if item not in shown:
+            _cut(lines, item, listed.lineno)
+    text = b"".join(lines).decode()
+    return text if _lists(text, shown) else _written_anew(task.source, listed, shown)
+
+
+def _lists(source: str, cases: Sequence[ast.expr]) -> bool:
+    """Whether these are its cases."""
+    try:
+        listed = dict(assignments(syntax_tree(source))).get("CASES")
+    except SyntaxError:
+        return False
+    return isinstance(listed, ast.List | ast.Tuple) and [*map(ast.dump, listed.elts)] == [*map(ast.dump, cases)]
+
+
+def _written_anew(source: str, listed: ast.expr, cases: Sequence[ast.expr]) -> str:
+    """The source with other cases, for a list in which a comma or a bracket stands where nobody looks for one."""
+    lines = source.encode().splitlines(keepends=True)
+    first, last = listed.lineno - 1, (listed.end_lineno or listed.lineno) - 1
+    new = ast.unparse(ast.List([*cases], ast.Load())).encode()
+    lines[first : last + 1] = [lines[first][: listed.col_offset] + new + lines[last][listed.end_col_offset :]]
     return b"".join(lines).decode()
 
 
-def _cut(lines: list[bytes], node: ast.expr) -> None:
-    """Remove an element of a list display, its comma and, when nothing else is left on it, its line."""
+def _cut(lines: list[bytes], node: ast.expr, below: int) -> None:
+    """Remove an element of a list display, its comma, the comments in, behind and directly above it, but none above the
+    line that it lies `below`; and, when nothing else is left on it, its line."""
     first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
-    tail = lines[last][node.end_col_offset :]
+    head, tail = lines[first][: node.col_offset], lines[last][node.end_col_offset :]
     tail = tail.lstrip().removeprefix(b",") if tail.lstrip().startswith(b",") else tail
-    rest = lines[first][: node.col_offset] + tail
+    tail = b"\n" if tail.lstrip().startswith(b"#") else tail
+    while not head.strip() and first > below and lines[first - 1].strip()[:1] in (b"#", b""):
+        first -= 1
+    rest = head + tail
     lines[first : last + 1] = [rest] if rest.strip() else []

@@ -50,7 +50,7 @@ class CodeParts:
     leave out `self`; `body` is what may tell shapes: the definition, and the classes of the file that it inherits from;
     `words` is the first line of the docstring; `local_imports`: modules that lie beside the file; `names`: those that
     mean something of this code's own, so that no constant of the task may be called so; `returns`: what forward is
-    annotated to return."""
+    annotated to return; `left_out`: statements that may change something of it, and that a task should not run."""
 
     name: str
     is_module: bool
@@ -64,6 +64,7 @@ class CodeParts:
     local_imports: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
     returns: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 def parts_of(source: str, name: str, path: Path) -> CodeParts:
@@ -79,7 +80,9 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
     used = {name for n in others for name in _used(n, table)}
     imports = [_only(n, used) for n in needed if isinstance(n, ast.Import | ast.ImportFrom)]
     helpers = [n for n in others if n is not found]
+    behind = [n for n in others[others.index(found) + 1 :] if not isinstance(n, _DEFINED) and name in _loaded(n)]
     bound = {b for n in (*imports, *helpers) for b in _bound(n)}
+    lines = re.split(r"\r\n|\r|\n", source)
     is_module = isinstance(found, ast.ClassDef)
     _require_free(path, name, bound, is_module=is_module)
     classes = lineage(tree, name) if isinstance(found, ast.ClassDef) else []
@@ -90,8 +93,8 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
         name=name,
         is_module=is_module,
         imports=tuple(ast.unparse(n) for n in imports),
-        helpers=tuple(_text(source, n) for n in helpers),
-        definition=_text(source, found),
+        helpers=tuple(_text(lines, n) for n in helpers if n not in behind),
+        definition="\n\n\n".join(filter(None, [_text(lines, found), "\n".join(_text(lines, n) for n in behind)])),
         forward=forward,
         init=init,
         body=ast.Module([*classes] or [found], []),
@@ -99,6 +102,7 @@ def parts_of(source: str, name: str, path: Path) -> CodeParts:
         local_imports=tuple(_local(imports, path.parent)),
         names=frozenset({name, *bound, *used, *(p.name for p in (*forward, *init))}),
         returns=ast.unparse(called.returns) if called.returns else "",
+        left_out=tuple(one_line(ast.unparse(n), 100) for n in _left_out(tree, needed, found)),
     )
 
 
@@ -160,19 +164,99 @@ def _parameter(arg: ast.arg, default: str, *, keyword: bool = False, placed: boo
 
 
 def _needed(tree: ast.Module, found: Definition, table: symtable.SymbolTable) -> list[ast.stmt]:
-    """The statements of the top level that `found` needs, and those that they need, in their order."""
+    """The statements of the top level that `found` needs, those that change what is needed, and those that these need,
+    in their order."""
     binders: dict[str, list[ast.stmt]] = {}
+    changers: dict[str, list[ast.stmt]] = {}
     for node in tree.body:
         for name in _bound(node):
             binders.setdefault(name, []).append(node)
-    kept: list[ast.stmt] = [found]
-    for node in kept:  # grows meanwhile
-        for name in _used(node, table):
-            kept += [b for b in binders.get(name, ()) if b not in kept and not _is_main(b)]
-    kept += [
-        n for n in tree.body if isinstance(n, ast.ImportFrom) and (n.module == "__future__" or n.names[0].name == "*")
+        for name in () if isinstance(node, _DEFINED) else _changed(node):
+            changers.setdefault(name, []).append(node)
+    left: list[ast.stmt] = [found]
+    kept: set[ast.stmt] = {found}
+    for node in left:  # grows meanwhile
+        wanted = [b for name in _used(node, table) for b in binders.pop(name, ())]
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            wanted += [b for name in _bound(node) for b in changers.pop(name, ())]
+        new = [b for b in dict.fromkeys(wanted) if b not in kept and not _is_main(b)]
+        left += new
+        kept.update(new)
+    return [
+        n
+        for n in tree.body
+        if n in kept or (isinstance(n, ast.ImportFrom) and (n.module == "__future__" or n.names[0].name == "*"))
     ]
-    return [n for n in tree.body if n in kept]
+
+
+_DEFINED = ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef
+
+
+def _root(node: ast.expr) -> list[str]:
+    """CFG of `CFG.x[0]`; nothing where that is no name."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return [node.id] if isinstance(node, ast.Name) else []
+
+
+def _changed(node: ast.AST) -> Iterator[str]:
+    """Names whose values a statement, or one within it, changes in place: `CFG["a"] = 2`, `CFG.update(a=2)`,
+    `setattr(O, "k", 3)`, `init.normal_(W)`."""
+    match node:
+        case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+            places = [n for target in targets for n in getattr(target, "elts", [target])]
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
+            places = [target]
+        case ast.Expr(value=ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[changed, *_])):
+            yield from _root(changed)
+            places = []
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr=called), args=args)):
+            yield from _root(owner)
+            yield from _root(args[0]) if args and called.endswith("_") else []
+            places = []
+        case _:
+            places = []
+            for inner in ast.iter_child_nodes(node):
+                if isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case):
+                    yield from _changed(inner)
+    for place in places:
+        yield from _root(place) if isinstance(place, ast.Attribute | ast.Subscript) else []
+
+
+_CHANGES = re.compile(r"(set|update|append|extend|insert|setdefault|pop|clear|remove|add|register)(_\w+)?")
+
+
+def _left_out(tree: ast.Module, kept: Sequence[ast.stmt], found: Definition) -> Iterator[ast.stmt]:
+    """Statements of the top level that are not kept and may change something that is: of a module that is imported, by
+    a call that is given it or of a function that does, or the definition itself by another value of its name."""
+    modules = {name for n in kept if isinstance(n, ast.Import | ast.ImportFrom) for name in _bound(n)}
+    own = {name for n in kept for name in _bound(n)} - modules
+    values = own - {n.name for n in kept if isinstance(n, _DEFINED)}
+    does = {n.name: {*_changed(n), *_declared(n)} for n in tree.body if isinstance(n, ast.FunctionDef)}
+    is_kept = {*kept}
+    for node in tree.body:
+        if node in is_kept or isinstance(node, _DEFINED) or _is_main(node):
+            continue
+        changed = {*_changed(node)}
+        match node:
+            case ast.Expr(value=ast.Call(func=ast.Name(id=called)) as call):
+                touched = (does.get(called, set()) & own) | (_handed(call) & values if called != "print" else set())
+            case ast.Expr(value=ast.Call() as call):
+                touched = _handed(call) & values
+                changed = changed if _CHANGES.fullmatch(_called(call)) else set()
+            case _:
+                touched = {*_bound(node)} & {found.name}
+        if touched or changed & modules:
+            yield node
+
+
+def _handed(call: ast.Call) -> set[str]:
+    return {name for argument in _arguments(call) for name in _root(argument)}
+
+
+def _declared(function: ast.FunctionDef) -> Iterator[str]:
+    """Names that it calls global."""
+    yield from (name for n in ast.walk(function) if isinstance(n, ast.Global) for name in n.names)
 
 
 def _only(node: ast.Import | ast.ImportFrom, used: set[str]) -> ast.Import | ast.ImportFrom:
@@ -194,13 +278,17 @@ def _bound(node: ast.stmt) -> Iterator[str]:
         yield from (a.asname or a.name.partition(".")[0] for a in node.names)
     elif isinstance(node, ast.ImportFrom):
         yield from (a.asname or a.name for a in node.names)
-    elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+    elif isinstance(node, _DEFINED):
         yield node.name
-    elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.If | ast.Try | ast.With):
-        yield from (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Import | ast.ImportFrom):  # try: import … except ImportError: …
+    elif not isinstance(node, ast.Expr):
+        left = [*ast.iter_child_nodes(node)]
+        for inner in left:  # grows meanwhile
+            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                yield inner.id
+            elif isinstance(inner, ast.Import | ast.ImportFrom | _DEFINED):  # try: import … except ImportError: def …
                 yield from _bound(inner)
+            else:
+                left += ast.iter_child_nodes(inner)
 
 
 def _used(node: ast.stmt, table: symtable.SymbolTable) -> set[str]:
@@ -249,13 +337,15 @@ def _lies_in(folder: Path, name: str) -> bool:
     return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
 
 
-def _text(source: str, node: ast.stmt) -> str:
+def _text(lines: Sequence[str], node: ast.stmt) -> str:
     """The statement as it was written, with its decorators."""
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return ast.get_source_segment(source, node) or ast.unparse(node)
-    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-    lines = re.split(r"\r\n|\r|\n", source)[first - 1 : node.end_lineno]
-    return "\n".join(line.rstrip() for line in lines)
+    if isinstance(node, _DEFINED):
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        return "\n".join(line.rstrip() for line in lines[first - 1 : node.end_lineno])
+    its = [line.encode() for line in lines[node.lineno - 1 : node.end_lineno]]  # columns count bytes
+    its[-1] = its[-1][: node.end_col_offset]
+    its[0] = its[0][node.col_offset :]
+    return b"\n".join(its).decode()
 
 
 # ---

@@ -105,6 +105,13 @@ def test_proven_knows_nothing_of_a_verdict_that_a_verification_did_not_bear_out(
     assert worth("proven", graded(Status.WRONG, held=False)) == 0.0
 
 
+@pytest.mark.parametrize("name", REWARDS)
+def test_nobody_knows_what_is_right_and_was_found_wrong_later(name: str) -> None:
+    refuted = timed(2.0, held=False, refuted=True, expectations=(expected("confirmed", measured_speedup=2.0),))
+    assert worth(name, refuted) is None
+    assert (labels(refuted).correct, labels(refuted).faster, labels(refuted).verified) == (None, None, False)
+
+
 @pytest.mark.parametrize("name", OUTCOME)
 def test_what_was_never_judged_or_cannot_run_here_is_unknown(name: str) -> None:
     assert worth(name, graded(None)) is None

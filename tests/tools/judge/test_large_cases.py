@@ -24,7 +24,7 @@ from kerneltune.tools.judge.service.cpu_judge import CpuJudge
 from kerneltune.tools.schema.messages import Open
 from kerneltune.tools.schema.task import BATTERIES
 from kerneltune.tools.schema.verdict import Verdict
-from kerneltune.tools.task.load import TaskFile, read_task
+from kerneltune.tools.task.load import TaskFile, find_task, read_task
 from tests.tools.judge.simulated import Device, linked
 from tests.tools.judge.test_correctness_run import plan_for
 
@@ -250,7 +250,7 @@ def test_a_task_that_can_never_fit_is_told_with_its_sizes(tmp_path: Path) -> Non
 
 
 def test_what_can_never_be_judged_is_said_when_a_task_is_opened_before_anything_runs(tmp_path: Path) -> None:
-    opened = CpuJudge().open(Open("softmax", "softmax", gpu_memory_bytes=1 << 30))
+    opened = CpuJudge().open(Open("softmax", "softmax", find_task("softmax").sha256, gpu_memory_bytes=1 << 30))
     assert opened.problem is not None
     assert "take 0.5 GB, and judging them at least 2.1 GB; there are 1.1 GB of GPU memory" in opened.problem
     path = tmp_path / "reads.py"
@@ -259,7 +259,7 @@ def test_what_can_never_be_judged_is_said_when_a_task_is_opened_before_anything_
         "    def forward(self, x): return x[: 1 + int(x[0, 0].item() * 0)]\n"
         "def get_inputs(): return [torch.rand(ROWS, 1_000_000)]\n"
     )
-    host = CpuJudge().open(Open("reads", str(path)))
+    host = CpuJudge().open(Open("reads", str(path), find_task(str(path)).sha256))
     assert host.problem is not None
     assert "its inputs and parameters take 1600.0 GB, and running its reference" in host.problem
     assert "make the sizes of that case smaller" in host.problem

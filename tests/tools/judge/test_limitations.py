@@ -311,7 +311,8 @@ def test_a_plan_s_own_memory_is_freed_for_the_answer_and_laid_out_again(tmp_path
 
 def test_the_desk_tells_a_battery_without_memory_from_one_that_does_not_apply(tmp_path: Path) -> None:
     judge = CpuJudge()
-    assert judge.open(Open("mine", str(short_of(tmp_path).path))).problem is None
+    task = short_of(tmp_path)
+    assert judge.open(Open("mine", str(task.path), task.sha256)).problem is None
     told_of = {b: judge.new_inputs(NewInputs("main", b, "0" * 64))[0] for b in ("own", "one_hot_left", "specials")}
     assert {b: (p.applies, p.short) for b, p in told_of.items()} == {
         "own": (True, False),

@@ -75,7 +75,7 @@ def test_a_slow_reference_has_the_batteries_that_there_is_time_for(
     monkeypatch.setattr(judging, "_BATTERIES_S", 2.0)  # each takes 0.8 s: four forwards of 5,002 operators
     task = task_of(tmp_path, SLOW)
     judge = CpuJudge()
-    opened = judge.open(Open("mine", str(task.path)))
+    opened = judge.open(Open("mine", str(task.path), task.sha256))
     assert "whether its answer depends on every operand" in " ".join(opened.notes)
     assert forwards(tmp_path) <= 12
     prepared = {b: judge.new_inputs(NewInputs("main", b, "0" * 64))[0] for b in BATTERIES}
@@ -114,7 +114,7 @@ def test_a_task_is_opened_with_one_forward_without_data(tmp_path: Path) -> None:
 
 def test_the_constants_of_a_small_case_are_found_once_and_handed_on(tmp_path: Path) -> None:
     task = task_of(tmp_path, "pass", inputs="torch.randn(N, N), torch.randn(N, N)")
-    opened = CpuJudge().open(Open("mine", str(task.path)))
+    opened = CpuJudge().open(Open("mine", str(task.path), task.sha256))
     assert list(opened.small) == ["N"]
     assert with_small(find_task(str(task.path)), opened.small) == expanded(task)
 

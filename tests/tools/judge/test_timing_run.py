@@ -16,6 +16,7 @@ import torch
 from kerneltune.tools.backends.base import CompiledImage, DeviceError
 from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.judge.correctness.reference_model import free_cached
+from kerneltune.tools.judge.service.cpu_judge import CpuJudge
 from kerneltune.tools.judge.service.session import JudgeSession
 from kerneltune.tools.judge.service.tiers import CandidateJudge, QuickCheck
 from kerneltune.tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
@@ -28,6 +29,7 @@ from kerneltune.tools.schema.messages import (
     SCREENING,
     BenchRequest,
     KernelImage,
+    Open,
     OpenTask,
     ScreenVariants,
     Warm,
@@ -358,6 +360,19 @@ def in_session(
         yield session, answer, plans, images
         for setup in session._setups():
             setup.vacate()
+
+
+def test_a_task_file_that_was_edited_since_a_run_began_is_not_judged_as_the_new_code(tmp_path: Path) -> None:
+    path = tmp_path / "task.py"
+    path.write_text(TASK)
+    task = find_task(str(path))
+    spec = describe(task)
+    path.write_text(TASK.replace("x * 2", "x * 3"))
+    with socket.socket() as door:
+        on_gpu: Any = JudgeSession(Device({}), Told(), door).handlers()[OpenTask](OpenTask(str(path), spec), [])
+    for answer in (CpuJudge().open(Open(task.name, str(path), task.sha256)), on_gpu):
+        assert f"{path} was edited while a run on it went on" in str(answer.problem)
+        assert "begin a new run" in str(answer.problem)
 
 
 def test_a_session_times_each_weighted_case_on_a_setup_of_its_own(weighted: TaskFile) -> None:

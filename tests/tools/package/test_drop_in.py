@@ -339,6 +339,12 @@ def test_a_kernel_whose_constructor_makes_constants_answers(tmp_path: Path) -> N
     assert op._drawn.cache_info().currsize == 0
 
 
+def test_a_case_that_sets_one_of_two_names_of_a_value_is_checked_with_its_own_shapes(tmp_path: Path) -> None:
+    op = file_of(tmp_path, NORM.replace("COLS, ROWS, DTYPE = 8, 6,", "COLS = ROWS = 8\nDTYPE ="), NORM_KERNEL)
+    shapes = {entry.cases: op._reference(n).get_inputs()[0].shape for n, entry in enumerate(op.VERIFIED)}
+    assert (shapes["main, more"], shapes["wide"]) == ((8, 8), (8, 16))
+
+
 def test_a_copied_model_has_places_of_its_own(op: ModuleType) -> None:
     norm, x = Norm().eval(), torch.randn(12, 8)
     op.patch(norm)

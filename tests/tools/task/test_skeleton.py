@@ -100,6 +100,59 @@ def made(name: str, tmp_path: Path, source: str = FILE) -> str:
     return text
 
 
+CHANGED = """import random
+import torch
+CFG, S, W = {"a": 1.0, "b": 1.0}, [5.0, 1.0], torch.zeros(1)
+CFG.update(a=2.0)
+S[0] = 2.0
+del S[1]
+class O: pass
+setattr(O, "k", 3.0)
+for name in ("b",):
+    CFG[name] += 2.0
+with torch.no_grad():
+    torch.nn.init.ones_(W)
+def f(x):
+    return x * CFG["a"] * CFG["b"] * sum(S) * O.k * W * f.scale
+f.scale = 5.0
+UNUSED = []
+UNUSED.append(1)
+random.shuffle(S)
+torch.set_default_dtype(torch.float64)
+def raised():
+    global S
+    S = [7.0]
+raised()
+print(CFG, f(2.0))
+"""
+
+
+def test_code_brings_the_statements_that_change_what_it_needs_and_names_those_that_it_leaves_out(
+    tmp_path: Path,
+) -> None:
+    text = made("f", tmp_path, CHANGED)
+    names: dict[str, Any] = {}
+    exec(compile(text, "task", "exec"), names)
+    assert names["f"](1.0).item() == 2.0 * 3.0 * 2.0 * 3.0 * 1.0 * 5.0
+    assert "UNUSED" not in text
+    assert "print" not in text
+    left_out = [said.rpartition(": ")[2] for _, said in looks(text) if said.startswith("left out")]
+    assert left_out == ["random.shuffle(S)", "torch.set_default_dtype(torch.float64)", "raised()"]
+
+
+def test_code_brings_a_function_that_is_defined_in_a_branch(tmp_path: Path) -> None:
+    source = "FAST = True\nif FAST:\n    def g(x): return x * 2\nelse:\n    def g(x): return x\ndef f(x): return g(x)\n"
+    names: dict[str, Any] = {}
+    exec(compile(made("f", tmp_path, source), "task", "exec"), names)
+    assert names["f"](3) == 6
+
+
+@pytest.mark.timeout(20)  # it takes 0.5 s; with a look at each statement for each other one it took 80
+def test_a_file_of_thousands_of_statements_is_read_in_a_second() -> None:
+    source = "S = {}\n" + "S['ü'] = 1; T = 2\n" * 6000 + "def f(x): return x * S['ü']\n"
+    assert parts_of(source, "f", Path("mine.py")).helpers == ("S = {}", *["S['ü'] = 1"] * 6000)
+
+
 def test_a_function_brings_what_it_needs_and_nothing_else(tmp_path: Path) -> None:
     text = made("attend", tmp_path)
     assert all(

@@ -131,11 +131,20 @@ def test_overrides_reach_annotated_and_tuple_assignments_and_strings() -> None:
     assert [names[k] for k in ("A", "M", "N", "D", "S")] == [7, 2, 9, "bfloat16", (1, 2)]
 
 
+def test_an_override_of_one_of_several_names_of_a_value_leaves_the_others() -> None:
+    names = run("M = N = 1024\n(A, B) = C = 1, 2\nD = N * B\n", M=33, A=7)
+    assert [names[k] for k in "MNABCD"] == [33, 1024, 7, 2, (1, 2), 2048]
+
+
+def test_an_override_counts_whatever_else_the_file_makes_of_that_name() -> None:
+    names = run("N = 4\nif N:\n    N = 8192\nM = N\nK = 3\nK *= 2\nfor L in (K, 9): P = L\n", N=37, K=5)
+    assert [names[k] for k in "NMKP"] == [37, 37, 5, 9]
+
+
 def test_an_override_keeps_line_numbers() -> None:
     tree = with_overrides("A = 1\n\nB = 2\n", {"A": (1, 2)})
-    assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Constant)] == [1, 1, 3] or [
-        node.lineno for node in tree.body
-    ] == [1, 3]
+    assert [node.lineno for node in tree.body] == [1, 1, 3]
+    assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Constant)] == [1, 3, 1, 1]
 
 
 def test_int_constants_are_those_that_do_not_depend_on_others() -> None:
@@ -159,6 +168,53 @@ def test_the_author_does_not_see_held_out_cases() -> None:
         assert [c.name for c in task.cases if not c.held_out][1:] == [
             item["name"] for item in ast.literal_eval(seen.split("CASES = ")[1].split("\n]")[0] + "\n]")
         ]
+
+
+@pytest.mark.parametrize(
+    "cases", ["(HIDDEN, SHOWN)", "[HIDDEN\n    , SHOWN\n]", "[(HIDDEN), SHOWN]", "[SHOWN, HIDDEN]"]
+)
+def test_what_the_author_sees_is_a_task_however_its_cases_are_written(tmp_path: Path, cases: str) -> None:
+    hidden, shown = '{"name": "h", "ROWS": 5, "held_out": True}', '{"name": "a", "ROWS": 2}'
+    source = MINIMAL + "CASES = " + cases.replace("HIDDEN", hidden).replace("SHOWN", shown) + "  # all\n"
+    seen = visible_source(read_task(write(tmp_path, source)))
+    assert [case.name for case in read_task(write(tmp_path, seen)).cases] == ["main", "a"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        'CASES += [{"name": "b", "ROWS": 5, "held_out": True}]',
+        'CASES.append({"name": "b", "ROWS": 5})',
+        'CASES[0]["ROWS"] = 5',
+        "CASES = []",
+        "if ROWS:\n    CASES = []",
+    ],
+)
+def test_cases_that_would_not_be_read_are_refused(tmp_path: Path, more: str) -> None:
+    source = MINIMAL + 'CASES = [{"name": "a", "ROWS": 2}]\nNAMES = [case["name"] for case in CASES]\n'
+    assert len(read_task(write(tmp_path, source)).cases) == 2
+    with pytest.raises(TaskError, match=r"mine.py, line 9: CASES is read, not run: give it once, as one literal"):
+        read_task(write(tmp_path, source + more + "\n"))
+
+
+def test_the_author_does_not_see_comments_on_held_out_cases(tmp_path: Path) -> None:
+    hidden = '{"name": "h%d", "ROWS": 5, "held_out": True},'
+    cases = f"""# all cases
+CASES = [  # of the task
+    {{"name": "a", "ROWS": 2}},  # shown
+    # unseen: 5 rows,
+    # which no block divides
+    {hidden % 1}  # unseen
+    {{"name": "b", "ROWS": 3}}, {hidden % 2}  # unseen
+    {hidden.replace(" ", chr(10) + "# unseen" + chr(10), 2) % 3}
+    # shown
+    {{"name": "c", "ROWS": 3}},
+]
+"""
+    seen = visible_source(read_task(write(tmp_path, MINIMAL + cases)))
+    assert ("unseen" in seen, "divides" in seen, seen.count("shown")) == (False, False, 2)
+    assert [case.name for case in read_task(write(tmp_path, seen)).cases] == ["main", "a", "b", "c"]
+    assert "# all cases\nCASES = [  # of the task\n" in seen
 
 
 def test_every_built_in_task_has_small_cases_a_held_out_one_and_a_docstring() -> None:

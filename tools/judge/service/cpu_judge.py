@@ -33,7 +33,7 @@ from kerneltune.tools.schema.messages import (
 )
 from kerneltune.tools.schema.task import TaskSpec, rebuilt
 from kerneltune.tools.schema.verdict import CaseResult
-from kerneltune.tools.task.load import SMALL, TaskFile, find_task
+from kerneltune.tools.task.load import SMALL, TaskFile, unchanged_task
 
 
 class CpuJudge:
@@ -51,7 +51,7 @@ class CpuJudge:
     def open(self, request: Open) -> Opened:
         """Load and describe the task; the user's mistakes come back as one line."""
         try:
-            self._file = expanded(find_task(request.path))
+            self._file = expanded(unchanged_task(request.path, request.sha256))
             self._spec = describe(self._file)
         except TaskError as error:
             return Opened(problem=str(error), failed_case=error.case if isinstance(error, CaseFailed) else "")

@@ -59,7 +59,7 @@ from kerneltune.tools.schema.messages import (
 from kerneltune.tools.schema.plan import Plan, plan_hash
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import COUNTERS, PROBES, Cause, Status, Tier, Verdict, task_failed
-from kerneltune.tools.task.load import SMALL, TaskFile, find_task, with_small
+from kerneltune.tools.task.load import SMALL, TaskFile, unchanged_task, with_small
 
 _TELL_AGAIN_S = 30.0  # that the GPU is taken: the supervisor's patience with a silent judge is bounded
 
@@ -172,7 +172,7 @@ class JudgeSession:
         self._gpu = self._backend.describe()
         self._gpu_watch = GpuWatch(self._backend, self._gpu.get("uuid"))
         try:
-            self._file = _with_small(find_task(request.path), request)
+            self._file = _with_small(unchanged_task(request.path, request.task.sha256), request)
         except TaskError as error:
             return Ready(self._gpu, str(error))
         self._task = request.task
