@@ -13,40 +13,69 @@ import json
 import os
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from kerneltune.tools.schema.codec import Json, decode, encode, parsed, read_file
+from kerneltune.tools.schema.codec import Json, decode, encode, one_line, parsed, read_file
 from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.task.write import SeenCall, SeenTensor, parts_of, task_source
+from kerneltune.tools.task.write import FLOATS, SeenCall, SeenTensor, parts_of, task_source
 
 _MOST_KINDS = 64  # of calls that are told apart; those after them are only counted
+_MOST_WHY = 200  # characters of why a call was not captured
 _MOST_CHOICES = 200  # of sizes that a constructor may have been given
 _MOST_VALUES = 4096  # of a tensor that are looked at
 _LITERALS = (bool, int, float, str, type(None))
 
 
 def seen_tensor(value: Any, *, values: bool = True) -> SeenTensor:
-    """A tensor as the writer of tasks wants it. `values`: look at some, for which a GPU is waited for."""
+    """A tensor as the writer of tasks wants it. `values`: look at some, for which a GPU is waited for. Raises TaskError
+    for what no task can be given, and whatever torch does where it cannot be looked at."""
+    if kind := _strange(value):
+        raise TaskError(f"is a {kind} tensor")
     shape, stride = tuple(map(int, value.shape)), tuple(map(int, value.stride()))
     dtype = str(value.dtype).removeprefix("torch.")
     seen = SeenTensor(shape, dtype, None if value.is_contiguous() else stride)
     if not values or not value.numel() or dtype == "bool":
         return seen
+    if value.is_cuda and sys.modules["torch"].cuda.is_current_stream_capturing():  # to wait for the GPU would end that
+        raise TaskError("is not to be read while a CUDA graph is captured")
     step = max(1, value.numel() // _MOST_VALUES)
     some = value.detach().reshape(-1)[::step]
     if not value.is_floating_point():
         return replace(seen, low=int(value.min()), high=int(value.max()) + 1) if not value.is_complex() else seen
     some = some.double()
+    some = some[some.isfinite()]  # a mask is 0 and -inf
+    if not some.numel():
+        return seen
     return replace(seen, mean=float(some.mean()), deviation=float(some.std(correction=0)), least=float(some.min()))
+
+
+def _strange(value: Any) -> str:
+    """What makes a tensor one that a task cannot be given; "" for nothing. A class of its own may do anything when it
+    is looked at: one that is spread over processes waits for the others."""
+    torch: Any = sys.modules["torch"]
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return type(value).__name__
+    if value.layout is not torch.strided:
+        return str(value.layout).removeprefix("torch.")
+    known = ("bool", "uint8", "int8", "int16", "int32", "int64", "complex64", "complex128", *FLOATS)
+    dtype = str(value.dtype).removeprefix("torch.")
+    return "nested" if value.is_nested else "meta" if value.is_meta else "" if dtype in known else dtype
 
 
 def is_tensor(value: Any) -> bool:
     """Whether it is one of torch's, which nothing here imports."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_compiling() -> bool:
+    """Whether torch.compile reads the program: it refuses what looks at tensors."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
 
 
 def bound(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +96,10 @@ def seen_call(arguments: Mapping[str, Any], *, values: bool = True) -> SeenCall:
     told: dict[str, SeenTensor | Json] = {}
     for name, value in arguments.items():
         if is_tensor(value):
-            told[name] = seen_tensor(value, values=values)
+            try:
+                told[name] = seen_tensor(value, values=values)
+            except TaskError as error:
+                raise TaskError(f"{name} {error}") from error
         elif _is_literal(value):
             told[name] = value
     return SeenCall(told)
@@ -170,6 +202,7 @@ class Watch:
     """The calls of one function or class while a program runs: `with Watch(target) as seen: …`.
 
     target  the function, the class, a module (then its calls alone), or the name of one: "Tail", "mymodel.tail"
+    missed  why calls were not captured, and how many: the program goes on whatever is wrong with looking at it
 
     Raises TaskError, when the block is entered, for a name that nothing loaded has, and for what has no forward.
     """
@@ -178,6 +211,7 @@ class Watch:
     times: dict[Any, int] = field(default_factory=dict)
     kinds: dict[Any, SeenCall] = field(default_factory=dict)
     made: dict[str, Json] | None = None
+    missed: dict[str, int] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         self._restore: list[Callable[[], None]] = []
@@ -198,7 +232,8 @@ class Watch:
     def _watch_function(self, function: types.FunctionType) -> None:
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            self.record(function, args, kwargs)
+            if not _is_compiling():
+                self.record(function, args, kwargs)
             return function(*args, **kwargs)
 
         for module in list(sys.modules.values()):
@@ -210,9 +245,9 @@ class Watch:
         forward, only = its.forward, None if self._found is its else self._found
 
         @functools.wraps(forward)
-        def watched(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if only is None or module is only:
-                if self.made is None:
+        def watched(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if (only is None or module is only) and not _is_compiling():
+                if self.made is None and type(module) is its:
                     self.made = _made_with_or_nothing(module, (*args, *kwargs.values()))
                 self.record(functools.partial(forward, module), args, kwargs)
             return forward(module, *args, **kwargs)
@@ -223,13 +258,18 @@ class Watch:
 
     def record(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Count a call; values are looked at where one of its kind is the first."""
-        with contextlib.suppress(TypeError):  # a call that its own function refuses
+        try:
             arguments = bound(function, args, kwargs)
             key = repr(seen_call(arguments, values=False))
-            if key in self.times or len(self.kinds) < _MOST_KINDS:
-                self.times[key] = self.times.get(key, 0) + 1
-                if key not in self.kinds:
-                    self.kinds[key] = seen_call(arguments)
+            if key not in self.kinds:
+                if len(self.kinds) == _MOST_KINDS:
+                    raise TaskError(f"more than {_MOST_KINDS} kinds")
+                self.kinds[key] = seen_call(arguments)
+            self.times[key] = self.times.get(key, 0) + 1
+        except Exception as error:  # noqa: BLE001 - with somebody's tensors, in somebody's program
+            why = str(error) if isinstance(error, TaskError) else f"{type(error).__name__}: {error}"
+            if (why := one_line(why, _MOST_WHY)) in self.missed or len(self.missed) < _MOST_KINDS:
+                self.missed[why] = self.missed.get(why, 0) + 1
 
     @property
     def calls(self) -> list[SeenCall]:
@@ -252,27 +292,37 @@ class Watch:
 def _made_with_or_nothing(module: Any, given: Iterable[Any]) -> dict[str, Json]:
     try:
         return made_with(module, given)
-    except TaskError:  # the writer marks what it guesses
+    except Exception:  # noqa: BLE001 - of somebody's module; the writer marks what it guesses
         return {}
 
 
 def named(name: str) -> Any:
     """The function or module class of that name among the modules that are loaded, as "NAME", "MODULE.NAME" or
     "FILE.py:NAME"; a person's own before a library's. Raises TaskError."""
-    place, _, leaf = name.replace(":", ".").rpartition(".")
-    place = place.removesuffix(".py").replace("/", ".").lstrip(".")
+    place, leaf = _place_and_name(name)
     found = []
     for key, module in list(sys.modules.items()):
         if key != "__main__" and not getattr(module, "__file__", None):  # made up, by a packaged kernel for instance
             continue
         its = getattr(module, "__dict__", {}).get(leaf)
-        is_main = key == "__main__" and Path(str(getattr(module, "__file__", ""))).stem == place.rpartition(".")[2]
-        if _can_be_watched(its) and (not place or key == place or is_main):
+        if _can_be_watched(its) and _lies_at(key, place):
             own = its.__module__ in (key, "__main__") and not key.startswith("torch.")
             found.append((not own, key, its))
     if not found:
         raise TaskError(f"nothing that is loaded is called {name}; import it first, or give the object itself")
     return min(found, key=lambda one: one[:2])[2]
+
+
+def _place_and_name(target: str) -> tuple[str, str]:
+    """The module, "" for any, and the name in it."""
+    place, _, leaf = target.replace(":", ".").rpartition(".")
+    return place.removesuffix(".py").replace("/", ".").lstrip("."), leaf
+
+
+def _lies_at(key: str, place: str) -> bool:
+    """Whether a loaded module is the one that a person means; a script is meant by the name of its file."""
+    file = str(getattr(sys.modules.get(key), "__file__", ""))
+    return not place or key == place or (key == "__main__" and Path(file).stem == place.rpartition(".")[2])
 
 
 def _can_be_watched(its: object) -> bool:
@@ -302,12 +352,15 @@ WatchedProgram({target!r}, {out!r}).watch()
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of a function or class: where it is defined, what it was made with, its calls, most work first."""
+    """What was seen of a function or class: where it is defined, what it was made with, its calls, most work first, and
+    why others were not captured, with their numbers."""
 
     name: str
     path: str
+    module: str
     calls: list[SeenCall]
     made: dict[str, Json] | None = None
+    missed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def times(self) -> int:
@@ -331,7 +384,8 @@ class WatchedProgram:
             before = len(sys.modules)
             module = plain(*args, **kwargs)
             if len(sys.modules) != before:
-                self._look()
+                with contextlib.suppress(Exception):  # of somebody's modules
+                    self._look()
             return module
 
         builtins.__import__ = imported
@@ -349,11 +403,14 @@ class WatchedProgram:
                     self._captures[self._target] = Watch(found).__enter__()
 
     def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        leaf = (self._target or "").replace(":", ".").rpartition(".")[2]
+        place, leaf = _place_and_name(self._target or "")
 
-        def watched(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def watched(module: Any, /, *args: Any, **kwargs: Any) -> Any:
             its = type(module)
-            if its.__name__ == leaf or (not leaf and not its.__module__.startswith("torch.")):
+            if _is_compiling():
+                return call(module, *args, **kwargs)
+            is_meant = its.__name__ == leaf and _lies_at(its.__module__, place)
+            if is_meant if leaf else not its.__module__.startswith("torch."):
                 if its not in self._captures and len(self._captures) < _MOST_WATCHED:
                     made = _made_with_or_nothing(module, (*args, *kwargs.values()))
                     self._captures[its] = Watch(its, made=made)
@@ -369,7 +426,8 @@ class WatchedProgram:
         for key, capture in self._captures.items():
             its = capture.target if key == self._target else key
             file = getattr(sys.modules.get(its.__module__), "__file__", None) or ""
-            where = {"name": its.__qualname__, "path": str(Path(file).resolve()), "made": capture.made}
+            where = {"name": its.__qualname__, "path": str(Path(file).resolve()), "module": its.__module__}
+            where |= {"made": capture.made, "missed": capture.missed}
             told.append({**where, "calls": [_call_json(call) for call in capture.calls]})
         path = self._out / _FILE.format(pid=os.getpid())
         path.write_text(json.dumps(told))
@@ -385,18 +443,22 @@ def seen_in(folder: Path) -> list[Seen]:
     """What the processes of a program saw, most work first. Raises DecodeError for what they did not write."""
     found: dict[tuple[str, str], dict[str, SeenCall]] = {}
     made: dict[tuple[str, str], dict[str, Json] | None] = {}
+    module: dict[tuple[str, str], str] = {}
+    missed: dict[tuple[str, str], Counter[str]] = {}
     for path in sorted(folder.glob(_FILE.format(pid="*"))):
         for told in decode(list[dict[str, Any]], parsed(read_file(path).decode())):
             its = found.setdefault(key := (str(told["name"]), str(told["path"])), {})
             made[key] = made.get(key) or told["made"]
+            module[key] = str(told["module"])
+            missed.setdefault(key, Counter()).update(decode(dict[str, int], told["missed"]))
             for one in told["calls"]:
                 call = _call_of(one)
                 sizes = {n: (t.shape, t.dtype) for n, t in call.arguments.items() if isinstance(t, SeenTensor)}
                 form = repr({**call.arguments, **sizes})
                 its[form] = replace(call, times=call.times + its[form].times) if form in its else call
     seen = [
-        Seen(name, path, sorted(calls.values(), key=lambda c: -c.times * c.elements), made[name, path])
-        for (name, path), calls in found.items()
+        Seen(*key, module[key], sorted(calls.values(), key=lambda c: -c.times * c.elements), made[key], missed[key])
+        for key, calls in found.items()
     ]
     return sorted(seen, key=lambda one: -sum(c.times * c.elements for c in one.calls))
 

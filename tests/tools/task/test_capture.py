@@ -3,7 +3,7 @@
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +23,9 @@ from torch import nn
 
 def tail(x, bias=None, *, scale=1.0):
     return x * scale if bias is None else x * scale + bias
+
+def same(x):
+    return x
 
 class Norm(nn.Module):
     def __init__(self, dim, eps=1e-6):
@@ -76,6 +79,33 @@ def test_calls_are_told_apart_by_their_form_and_counted_and_the_program_is_as_it
     assert [(call.times, call.arguments["hidden_states"].shape) for call in seen.calls] == [(3, (4, 8)), (1, (1, 8))]
     assert [call.arguments["scale"] for call in functions.calls] == [2.0]
     assert (mine.tail, vars(mine.Mlp)["forward"]) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (lambda: torch.eye(8).to_sparse(), "x is a sparse_coo tensor"),
+        (lambda: torch.empty(8, dtype=torch.uint32), "x is a uint32 tensor"),
+        (lambda: torch.empty(8, device="meta"), "x is a meta tensor"),
+        (lambda: torch.nested.nested_tensor([torch.ones(8)], layout=torch.jagged), "x is a NestedTensor tensor"),
+    ],
+)
+def test_a_program_goes_on_whatever_it_gives_and_what_was_not_captured_says_why(
+    mine: ModuleType, given: Callable[[], torch.Tensor], why: str
+) -> None:
+    tensor = given()
+    with Watch(mine.same) as seen:
+        assert mine.same(tensor) is tensor
+        mine.same(torch.ones(8))
+    assert ([call.times for call in seen.calls], seen.missed) == ([1], {why: 1})
+
+
+def test_a_program_is_compiled_and_mapped_as_if_nobody_watched(mine: ModuleType) -> None:
+    model = mine.Norm(8)
+    with Watch(model) as seen:
+        assert torch.compile(model, backend="eager", fullgraph=True)(torch.ones(8)).shape == (8,)
+        assert torch.func.vmap(model)(torch.ones(3, 8)).shape == (3, 8)
+    assert [why.partition(":")[0] for why in seen.missed] == ["RuntimeError"]
 
 
 def test_what_is_seen_becomes_a_task_with_weights_and_what_the_module_was_made_with(
