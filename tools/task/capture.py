@@ -453,7 +453,9 @@ def seen_in(folder: Path) -> list[Seen]:
             missed.setdefault(key, Counter()).update(decode(dict[str, int], told["missed"]))
             for one in told["calls"]:
                 call = _call_of(one)
-                sizes = {n: (t.shape, t.dtype) for n, t in call.arguments.items() if isinstance(t, SeenTensor)}
+                sizes = {
+                    n: (t.shape, t.dtype, t.stride) for n, t in call.arguments.items() if isinstance(t, SeenTensor)
+                }
                 form = repr({**call.arguments, **sizes})
                 its[form] = replace(call, times=call.times + its[form].times) if form in its else call
     seen = [

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import torch
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.task.capture import Watch, made_with, named, seen_call, task_of
 from kerneltune.tools.task.load import read_task
-from kerneltune.tools.task.write import SeenTensor
+from kerneltune.tools.task.write import SeenTensor, looks
 from tests.test_house import HEAVY
 from tests.tools.task.test_skeleton import run_small_cases
 
@@ -139,6 +140,50 @@ def test_values_are_drawn_as_they_were_seen() -> None:
     assert isinstance(i, SeenTensor)
     assert isinstance(y, SeenTensor)
     assert (x.least >= 0, (i.low, i.high), 49 < y.mean < 51) == (True, (3, 8), True)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        [torch.randn(4, 6).t()],
+        [torch.randn(8, 1, 5).expand(8, 4, 5).transpose(0, 1)],
+        [torch.ones(6, dtype=torch.bool).expand(4, 6), torch.ones(3, dtype=torch.bool).expand(9, 3)],
+        [torch.randn(5, 2 * width).chunk(2, -1)[1] for width in (64, 128)],
+        [torch.randn(2, 64, 3, 8)[:, :length].transpose(1, 2) for length in (10, 50)],
+        [torch.arange(40).view(5, 8)[:, ::2]],
+        [torch.tensor(3)],
+    ],
+)
+def test_tensors_of_a_task_lie_in_memory_as_those_that_were_seen(mine: ModuleType, seen: list[torch.Tensor]) -> None:
+    with Watch(mine.same) as calls:
+        for tensor in seen:
+            mine.same(tensor)
+    names: dict[str, Any] = {}
+    exec(source := calls.source(), names)
+    made = [(x.dtype, x.shape, x.stride()) for case in ({}, *names["CASES"]) for x in inputs_of(source, case)]
+    assert {(x.dtype, x.shape, x.stride()) for x in seen} <= set(made)
+    assert looks(source) == []
+
+
+def test_strides_that_no_case_has_are_to_be_looked_at(mine: ModuleType) -> None:
+    with Watch(mine.same) as calls:
+        for tensor in (torch.randn(20).unfold(0, 4, 2), torch.randn(20).unfold(0, 4, 2), torch.randn(5, 5)):
+            mine.same(tensor)
+    told = [words for _, words in looks(calls.source())]
+    assert "its strides were (2, 1), and are not here" in told
+    with Watch(mine.same) as calls:
+        for tensor in (torch.randn(8, 6), torch.randn(6, 8).t()):
+            mine.same(tensor)
+    assert "1 of the calls that were seen had other dtypes" in looks(calls.source())[0][1]
+
+
+def inputs_of(source: str, case: dict[str, Any]) -> list[torch.Tensor]:
+    """What a task's file makes in one of its cases."""
+    names: dict[str, Any] = {}
+    exec(source, names)
+    names.update(case)
+    made: list[torch.Tensor] = names["get_inputs"]()
+    return made
 
 
 def test_the_expressions_of_a_task_give_such_values(mine: ModuleType, tmp_path: Path) -> None:
