@@ -107,7 +107,8 @@ class RunSummary:
 # Runs ---------------------------------------------------------------------------------------------------------------
 
 # The verdict that counts of an attempt is the last of its tools `bench` and `confirm`. The best attempt is what the
-# run's last ending names; of a run that goes on (or was killed), the last one that was the best when it was judged.
+# run's last ending names; of a run that goes on (or was killed), the first in the order of `agent.attempt.rank_order`
+# that nothing refuted.
 _RUNS = """
 WITH chosen AS MATERIALIZED (SELECT * FROM runs WHERE {where} ORDER BY seq DESC LIMIT :most),
 counting AS MATERIALIZED (
@@ -126,8 +127,14 @@ turns AS (
 ),
 named AS (
     SELECT t.*, d.why, CASE WHEN d.seq IS NOT NULL THEN d.best_attempt_id ELSE (
-        SELECT v.attempt_id FROM attempts AS a CROSS JOIN verdicts AS v ON v.attempt_id = a.attempt_id
-        WHERE a.run_id = t.run_id AND v.tool = 'bench' AND v.best ORDER BY v.seq DESC LIMIT 1
+        SELECT v.attempt_id FROM attempts AS a CROSS JOIN verdicts AS v ON v.seq = (
+            SELECT max(w.seq) FROM verdicts AS w WHERE w.attempt_id = a.attempt_id AND w.tool IN ('bench', 'confirm')
+        ) LEFT JOIN updates AS u ON u.attempt_id = a.attempt_id
+        WHERE a.run_id = t.run_id AND v.status IN ('checked', 'correct') AND coalesce((
+            SELECT w.status FROM verdicts AS w WHERE w.attempt_id = a.attempt_id AND w.tool = 'verify'
+            ORDER BY w.seq DESC LIMIT 1
+        ), v.status) IN ('checked', 'correct')
+        ORDER BY v.status = 'checked' AND coalesce(u.library_ops, '[]') != '[]', {rank}, a.number LIMIT 1
     ) END AS best
     FROM turns AS t LEFT JOIN endings AS d ON d.seq = t.last
 ),
@@ -148,6 +155,10 @@ SELECT l.seq, l.run_id, l.task, l.author, l.arch, l.gpu, e.at, coalesce(k.status
 FROM led AS l JOIN events AS e ON e.seq = l.seq LEFT JOIN counted AS k ON k.run_id = l.run_id
 LEFT JOIN verdicts AS v ON v.seq = l.verdict_seq ORDER BY l.seq DESC
 """
+# Infinity, of what could not be timed, is no JSON to SQLite.
+_RANK = ", ".join(
+    f"CASE json_valid(v.rank_key) WHEN 1 THEN json_extract(v.rank_key, '$[{n}]') ELSE 9e999 END" for n in range(4)
+)
 _OF_TASK_AND_AUTHOR = """
 seq < :before AND (:task IS NULL OR task = :task) AND (:model IS NULL OR instr(lower(author), lower(:model)) > 0)
 """
@@ -159,7 +170,7 @@ def summaries(connection: sqlite3.Connection, wanted: Filter) -> list[RunSummary
     most = _PAGE_RUNS if counts else wanted.limit
     asked: dict[str, object] = {"task": _bound(wanted.task), "model": _bound(wanted.model), "most": most}
     asked |= {"before": 2**63 - 1, "speedup": wanted.min_speedup}
-    query = _RUNS.format(where=_OF_TASK_AND_AUTHOR + _rare(connection, wanted))
+    query = _RUNS.format(rank=_RANK, where=_OF_TASK_AND_AUTHOR + _rare(connection, wanted))
     found: list[RunSummary] = []
     while True:
         rows = _rows(connection, query, asked)
@@ -191,7 +202,7 @@ def _rare(connection: sqlite3.Connection, wanted: Filter) -> str:
 
 def summary(connection: sqlite3.Connection, run_id: str) -> RunSummary | None:
     """One run."""
-    rows = _rows(connection, _RUNS.format(where="run_id = :run_id"), {"run_id": run_id, "most": 1})
+    rows = _rows(connection, _RUNS.format(rank=_RANK, where="run_id = :run_id"), {"run_id": run_id, "most": 1})
     return _summary(rows[0]) if rows else None
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.attempt import StopReason
-from kerneltune.agent.events import Event, Judged, Proposed, RunEnded, RunResumed
+from kerneltune.agent.attempt import best as leader
+from kerneltune.agent.events import Event, Judged, Proposed, RunEnded, RunResumed, Verified
 from kerneltune.agent.record import query
 from kerneltune.agent.record.query import Filter
 from kerneltune.agent.record.store import Store
@@ -73,8 +74,9 @@ def test_a_run_in_short_is_what_the_fold_over_its_events_says(
         turns = [e for e in events if e.kind in ("run_started", "run_resumed", "run_ended")]
         last = turns[-1]
         assert summary.why == (last.why if isinstance(last, RunEnded) else None)
-        led = [e.attempt_id for e in events if isinstance(e, Judged) and e.best]
-        named = last.best_attempt_id if isinstance(last, RunEnded) else led[-1] if led else None
+        later = {e.attempt_id: e.verdict.accepted for e in events if isinstance(e, Verified) and e.purpose == "verify"}
+        led = leader(a for a in folded.attempts if later.get(a.attempt_id, True))
+        named = last.best_attempt_id if isinstance(last, RunEnded) else led and led.attempt_id
         assert summary.best_attempt_id == named
         best = next((a for a in folded.attempts if a.attempt_id == named), None)
         assert summary.best_speedup == (best.speedup if best else None)
