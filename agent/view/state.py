@@ -38,7 +38,7 @@ from kerneltune.agent.events import (
 )
 from kerneltune.agent.view import text as words
 from kerneltune.tools.backends.base import throttled
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, number
 
 Who = Literal["author", "judge", "reflection", "warning", "run"]
 
@@ -297,7 +297,7 @@ class ViewState:
 
 
 def _budget(name: Literal["attempts", "time", "patience", "cost"], used: float, limit: Json) -> Budget | None:
-    return Budget(name, used, limit) if isinstance(limit, int | float) else None
+    return Budget(name, used, found) if (found := number(limit)) is not None else None
 
 
 def fold(state: ViewState, event: Event) -> ViewState:
