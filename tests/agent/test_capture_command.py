@@ -109,3 +109,10 @@ other.Tail()(torch.eye(4).to_sparse())
         assert own in (place / "tail_task.py").read_text()
         assert words in done.stderr
     assert "1 call of Tail not captured: x is a sparse_coo tensor" in done.stderr
+
+
+def test_a_person_s_function_is_watched_although_a_library_has_one_of_that_name(place: Path) -> None:
+    (place / "mine.py").write_text("def relu(x):\n    return x.clamp(min=0) + 1\n")
+    program = "import torch.nn.functional, mine; mine.relu(torch.ones(4, 16))"
+    done = optimize("capture", "--of", "relu", "--", sys.executable, "-c", program, cwd=place)
+    assert "x.clamp(min=0) + 1" in (place / "relu_task.py").read_text(), done.stderr

@@ -236,6 +236,7 @@ class Watch:
                 self.record(function, args, kwargs)
             return function(*args, **kwargs)
 
+        self.watched: object = watched
         for module in list(sys.modules.values()):
             for name in [name for name, value in list(getattr(module, "__dict__", {}).items()) if value is function]:
                 setattr(module, name, watched)
@@ -396,10 +397,12 @@ class WatchedProgram:
         module = getattr(sys.modules.get("torch.nn"), "Module", None)
         if module is not None and not hasattr(module.__call__, "_captures"):
             module.__call__ = self._watched(module.__call__)
-        if self._target is not None and self._target not in self._captures:
+        if self._target is not None:
             with contextlib.suppress(TaskError):
-                found = named(self._target)
-                if isinstance(found, types.FunctionType):
+                found, known = named(self._target), self._captures.get(self._target)
+                if isinstance(found, types.FunctionType) and (known is None or found is not known.watched):
+                    if known is not None:  # a library's, which was there first
+                        known.__exit__()
                     self._captures[self._target] = Watch(found).__enter__()
 
     def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:

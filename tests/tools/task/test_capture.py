@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -184,6 +185,12 @@ def inputs_of(source: str, case: dict[str, Any]) -> list[torch.Tensor]:
     names.update(case)
     made: list[torch.Tensor] = names["get_inputs"]()
     return made
+
+
+def test_numbers_that_are_no_literals_become_expressions(mine: ModuleType) -> None:
+    with Watch(mine.tail) as calls:
+        mine.tail(torch.ones(8), bias=float("-inf"), scale=numpy.float64(0.5))
+    assert 'tail(x, bias=float("-inf"), scale=0.5)' in calls.source()
 
 
 def test_the_expressions_of_a_task_give_such_values(mine: ModuleType, tmp_path: Path) -> None:
