@@ -11,7 +11,9 @@ import inspect
 import itertools
 import json
 import os
+import random
 import sys
+import time
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +28,7 @@ from kerneltune.tools.task.write import FLOATS, SeenCall, SeenTensor, parts_of, 
 _MOST_KINDS = 64  # of calls that are told apart; those after them are only counted
 _MOST_WHY = 200  # characters of why a call was not captured
 _MOST_CHOICES = 200  # of sizes that a constructor may have been given
+_MOST_SECONDS = 5.0  # for that
 _MOST_VALUES = 4096  # of a tensor that are looked at
 _LITERALS = (bool, int, float, str, type(None))
 
@@ -157,9 +160,12 @@ def made_with(module: Any, given: Iterable[Any] = ()) -> dict[str, Json]:
     theirs = {int(size) for its in given if is_tensor(its) for size in its.shape}
     lengths = [p.name for p in positional if type(p.default) is int and p.name not in found]
     tried = [own] if theirs <= own else [own, own | theirs]
+    until = time.monotonic() + _MOST_SECONDS
     for sizes, names in itertools.product(tried, (missing, [*missing, *lengths])):
         choices = itertools.product(sorted(sizes, reverse=True), repeat=len(names))
         for chosen in itertools.islice(choices, _MOST_CHOICES):
+            if time.monotonic() > until:
+                break
             if _makes_the_same(module, made := {**found, **dict(zip(names, chosen, strict=True))}):
                 return made
     wanted = ", ".join(f"{name!r}: …" for name in missing or [p.name for p in positional])
@@ -169,11 +175,27 @@ def made_with(module: Any, given: Iterable[Any] = ()) -> dict[str, Json]:
 def _makes_the_same(module: Any, arguments: Mapping[str, Json]) -> bool:
     torch: Any = sys.modules["torch"]
     try:
-        with torch.random.fork_rng(), torch.device("meta"):
+        with _same_draws(), torch.device("meta"):
             other = type(module)(**arguments)
     except Exception:  # noqa: BLE001 - whatever a person's constructor raises
         return False
     return _shapes(other) == _shapes(module)
+
+
+@contextlib.contextmanager
+def _same_draws() -> Iterator[None]:
+    """What is drawn within changes nothing that is drawn after. A GPU that nobody uses yet is left alone."""
+    torch: Any = sys.modules["torch"]
+    numpy, drawn = sys.modules.get("numpy"), random.getstate()
+    theirs = numpy.random.get_state() if numpy else None
+    in_use = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(in_use):
+            yield
+    finally:
+        random.setstate(drawn)
+        if numpy:
+            numpy.random.set_state(theirs)
 
 
 def _shapes(module: Any) -> dict[str, tuple[int, ...]]:
@@ -415,7 +437,7 @@ class WatchedProgram:
             is_meant = its.__name__ == leaf and _lies_at(its.__module__, place)
             if is_meant if leaf else not its.__module__.startswith("torch."):
                 if its not in self._captures and len(self._captures) < _MOST_WATCHED:
-                    made = _made_with_or_nothing(module, (*args, *kwargs.values()))
+                    made = _made_with_or_nothing(module, (*args, *kwargs.values())) if leaf else None
                     self._captures[its] = Watch(its, made=made)
                 if its in self._captures:
                     self._captures[its].record(functools.partial(its.forward, module), args, kwargs)

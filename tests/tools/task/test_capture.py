@@ -1,6 +1,7 @@
 """What is seen of a running program's calls, and the task that it makes."""
 
 import importlib.util
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -105,7 +106,7 @@ def test_a_program_goes_on_whatever_it_gives_and_what_was_not_captured_says_why(
 def test_a_program_is_compiled_and_mapped_as_if_nobody_watched(mine: ModuleType) -> None:
     model = mine.Norm(8)
     with Watch(model) as seen:
-        assert torch.compile(model, backend="eager", fullgraph=True)(torch.ones(8)).shape == (8,)
+        assert torch.compile(model, backend="eager", fullgraph=True)(torch.ones(8)).shape == (8,)  # type: ignore[no-untyped-call]
         assert torch.func.vmap(model)(torch.ones(3, 8)).shape == (3, 8)
     assert [why.partition(":")[0] for why in seen.missed] == ["RuntimeError"]
 
@@ -211,6 +212,25 @@ def test_arguments_of_a_constructor_are_found_in_the_module_or_by_trying(mine: M
     model = mine.Norm(4)
     model.extra = torch.nn.Linear(3, 3)
     with pytest.raises(TaskError, match=r"made_with=\{'dim': …\}"):
+        made_with(model)
+
+
+def test_a_constructor_that_is_tried_draws_nothing_and_takes_its_time_only(
+    mine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Drawn(mine.Norm):  # type: ignore[name-defined, misc]
+        def __init__(self, dim: int) -> None:
+            super().__init__(dim)
+            random.random()
+            numpy.random.random()
+            torch.rand(1, device="cpu")
+
+    model = Drawn(8)
+    before = random.getstate(), str(numpy.random.get_state()), torch.get_rng_state().tolist()
+    assert made_with(model) == {"dim": 8}
+    assert (random.getstate(), str(numpy.random.get_state()), torch.get_rng_state().tolist()) == before
+    monkeypatch.setattr("kerneltune.tools.task.capture._MOST_SECONDS", -1.0)
+    with pytest.raises(TaskError, match="say what Drawn was made with"):
         made_with(model)
 
 
