@@ -74,9 +74,9 @@ def capture(
         seen = seen_in(scratch)
     if code:
         say(f"warning: the program ended with exit code {code}")
-    for one in seen:
-        for why, times in one.missed.items():
-            say(f"warning: {plural(times, 'call')} of {one_line(one.name, 100)} not captured: {one_line(why, 200)}")
+    missed = [(one.name, why, times) for one in seen for why, times in one.missed.items()]
+    for name, why, times in missed[:_MOST_LISTED]:
+        say(f"warning: {plural(times, 'call')} of {one_line(name, 100)} not captured: {one_line(why, 200)}")
     seen = [one for one in seen if one.calls]
     if not seen:
         say(f"no call of {of or 'a module'} was seen; functions that the script itself defines are not watched")

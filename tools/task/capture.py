@@ -343,9 +343,12 @@ def _place_and_name(target: str) -> tuple[str, str]:
 
 
 def _lies_at(key: str, place: str) -> bool:
-    """Whether a loaded module is the one that a person means; a script is meant by the name of its file."""
-    file = str(getattr(sys.modules.get(key), "__file__", ""))
-    return not place or key == place or (key == "__main__" and Path(file).stem == place.rpartition(".")[2])
+    """Whether a loaded module is the one that a person means: by its name, else by the end of its file's path."""
+    if not place or key == place:
+        return True
+    file = str(getattr(sys.modules.get(key), "__file__", "")).removesuffix(".py").replace("/", ".")
+    is_main = key == "__main__" and file.rpartition(".")[2] == place.rpartition(".")[2]
+    return is_main or (place not in sys.modules and f".{file}".endswith(f".{place}"))
 
 
 def _can_be_watched(its: object) -> bool:
