@@ -116,3 +116,10 @@ def test_a_person_s_function_is_watched_although_a_library_has_one_of_that_name(
     program = "import torch.nn.functional, mine; mine.relu(torch.ones(4, 16))"
     done = optimize("capture", "--of", "relu", "--", sys.executable, "-c", program, cwd=place)
     assert "x.clamp(min=0) + 1" in (place / "relu_task.py").read_text(), done.stderr
+
+
+def test_a_forked_process_counts_its_own_calls_alone(place: Path) -> None:
+    program = "import os, torch, mymodel; x = torch.ones(2, 16); tail = mymodel.Tail(16); tail(x, x); tail(x, x)\n"
+    program += "if child := os.fork(): os.waitpid(child, 0)\ntail(x, x)"
+    done = optimize("capture", "--of", "Tail", "--json", "--", sys.executable, "-c", program, cwd=place)
+    assert json.loads(done.stdout)["calls"] == 4, done.stderr

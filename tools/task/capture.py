@@ -416,6 +416,14 @@ class WatchedProgram:
 
         builtins.__import__ = imported
         atexit.register(self._write)
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """What was seen so far: the process that this one was forked from writes it."""
+        for capture in list(self._captures.values()):
+            capture.times.clear()
+            capture.kinds.clear()
+            capture.missed.clear()
 
     def _look(self) -> None:
         """Begin to watch what has been loaded since."""
@@ -458,7 +466,8 @@ class WatchedProgram:
             where |= {"made": capture.made, "missed": capture.missed}
             told.append({**where, "calls": [_call_json(call) for call in capture.calls]})
         path = self._out / _FILE.format(pid=os.getpid())
-        path.write_text(json.dumps(told))
+        with contextlib.suppress(OSError):  # the command is gone
+            path.write_text(json.dumps(told))
 
 
 def _call_json(call: SeenCall) -> Json:
