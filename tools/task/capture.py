@@ -303,7 +303,8 @@ class Watch:
     def source(self) -> str:
         """A task file: the calls with the most work are timed, the others are cases with weights. Raises TaskError."""
         if not self.times:
-            raise TaskError(f"no call of {self.target} was seen")
+            why = next(iter(self.missed), "")
+            raise TaskError(f"no call of {self.target} was seen{why and f' that can be captured: {why}'}")
         return task_of(self._found, self.calls, self.made)
 
     @property

@@ -97,8 +97,10 @@ def test_a_program_goes_on_whatever_it_gives_and_what_was_not_captured_says_why(
     mine: ModuleType, given: Callable[[], torch.Tensor], why: str
 ) -> None:
     tensor = given()
-    with Watch(mine.same) as seen:
+    with Watch("same") as seen:
         assert mine.same(tensor) is tensor
+        with pytest.raises(TaskError, match=f"no call of same was seen that can be captured: {why}"):
+            seen.source()
         mine.same(torch.ones(8))
     assert ([call.times for call in seen.calls], seen.missed) == ([1], {why: 1})
 
