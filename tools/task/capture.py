@@ -77,8 +77,8 @@ def is_tensor(value: Any) -> bool:
 
 def _is_compiling() -> bool:
     """Whether torch.compile reads the program: it refuses what looks at tensors."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_compiling()
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    return bool(getattr(compiler, "is_compiling", bool)())  # older ones of torch have none
 
 
 def bound(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -855,9 +855,8 @@ class _SeenInputs:
         taken = [f":{size}" if size != whole else ":" for size, whole in zip(base, stored, strict=False)]
         taken += ["0"] * (len(stored) - len(base))
         made = self._values(its, stored, dtype)
-        back = (
-            "" if order == sorted(order) else f".permute({', '.join(str(order.index(axis)) for axis in sorted(order))})"
-        )
+        places = ", ".join(str(order.index(axis)) for axis in sorted(order))
+        back = "" if order == sorted(order) else f".permute({places})"
         expand = f".expand({', '.join(shape)})" if expanded else ""
         while taken and taken[-1] == ":":
             taken.pop()
@@ -877,11 +876,9 @@ class _SeenInputs:
             size = "1" if axis in expanded else self._shapes[name][axis]
             sizes = [1 if axis in expanded else its.shape[axis] for its in tensors]
             stored.append(_wider(size, sizes, [extents[position] for extents in found]))
-        steps = {extents[-1] for extents in found}
         told = [size for size in stored if size is not None]
-        return (
-            told + [str(step) for step in steps if step > 1] if len(told) == len(stored) and len(steps) == 1 else None
-        )
+        step = found[0][-1]  # all calls have the same
+        return [*told, *([str(step)] if step > 1 else [])] if len(told) == len(stored) else None
 
     def _values(self, its: SeenTensor, shape: Sequence[str], dtype: str) -> str:
         size = ", ".join(shape) or "()"
