@@ -116,6 +116,11 @@ class Capture:
         """The kinds of calls that were seen, most work first, each with how often it was."""
         return self._watch.calls
 
+    @property
+    def missed(self) -> Mapping[str, int]:
+        """Why calls were not captured, each with how many: of sparse tensors, for instance."""
+        return self._watch.missed
+
     def task(self, path: str | Path | None = None, *, runs_dir: str | Path | None = None) -> Task:
         """Write the task of these calls. Those with the most work are timed; the others are cases with weights.
 

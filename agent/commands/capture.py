@@ -74,12 +74,19 @@ def capture(
         seen = seen_in(scratch)
     if code:
         say(f"warning: the program ended with exit code {code}")
-    if not any(one.calls for one in seen):
+    missed = [(one.name, why, times) for one in seen for why, times in one.missed.items()]
+    for name, why, times in missed[:_MOST_LISTED]:
+        say(f"warning: {plural(times, 'call')} of {one_line(name, 100)} not captured: {one_line(why, 200)}")
+    seen = [one for one in seen if one.calls]
+    if not seen:
         say(f"no call of {of or 'a module'} was seen; functions that the script itself defines are not watched")
         return 2 if code else 1
     if of is None or path is None:
         _list(seen, words, json=json)
         return 0
+    seen.sort(key=_is_inside)
+    if others := [_called(one, seen) for one in seen[1:_MOST_LISTED] if not _is_inside(one)]:
+        say(f"warning: this is {_called(seen[0], seen)}, and not {' or '.join(others)}; --of MODULE.NAME chooses")
     _write(seen[0], path)
     _tell(seen[0], path, json=json)
     return 0
@@ -137,10 +144,21 @@ def _list(seen: "Sequence[Seen]", words: Sequence[str], *, json: bool) -> None:
         return
     table = columns("module", "calls", "kinds", "inputs, of those with the most work", right=("calls", "kinds"))
     for one in seen[:_MOST_LISTED]:
-        table.add_row(one_line(one.name, 60), str(one.times), str(len(one.calls)), _inputs(one))
+        table.add_row(_called(one, seen), str(one.times), str(len(one.calls)), _inputs(one))
     page = standard_page(colour=True)
-    again = " ".join(map(shell_word, ["--of", seen[0].name, "--", *words]))
+    again = " ".join(map(shell_word, ["--of", _called(min(seen, key=_is_inside), seen), "--", *words]))
     page.print(table, Text(f"next: optimize capture {again}", style="cyan"))
+
+
+def _is_inside(seen: "Seen") -> bool:
+    """Whether it is defined inside of something else, so that it can become no task."""
+    return "." in seen.name
+
+
+def _called(seen: "Seen", others: "Sequence[Seen]") -> str:
+    """Its name, with its module where another one has it too."""
+    alone = sum(one.name.rpartition(".")[2] == seen.name.rpartition(".")[2] for one in others) < 2
+    return one_line(seen.name if alone else f"{seen.module}.{seen.name}", 100)
 
 
 def _inputs(seen: "Seen") -> str:

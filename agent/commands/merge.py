@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from kerneltune.agent.commands import AsJson, RunsDir
-from kerneltune.agent.record.folder import RECEIPTS, make_private, write_whole
+from kerneltune.agent.record.folder import RECEIPTS, VERIFY, free_verify_path, make_private, verify_paths, write_whole
 from kerneltune.agent.settings import chosen_settings
 from kerneltune.agent.view.output import LineWriter, say
 from kerneltune.tools.schema.codec import encode, plural, read_file
@@ -109,13 +109,29 @@ def _copy_files(theirs: Path, ours: Path, found: "Merged", *, dry_run: bool) -> 
     copied = 0
     for run_id in (*found.new, *found.extended, *found.same):
         for source in _files(theirs / run_id):
-            target = ours / run_id / source.relative_to(theirs / run_id)
+            target = _free(source, ours / run_id / source.relative_to(theirs / run_id))
             newer = run_id in found.extended and source.name == "best.py"
             if (newer or not target.exists()) and not target.is_symlink():
                 copied += 1
                 if not dry_run:
                     _copy(source, target)
     return copied
+
+
+def _free(source: Path, target: Path) -> Path:
+    """The target; for the receipt of a verification another one, where that of another verification is there."""
+    number, said, _ = target.name.partition(VERIFY)
+    if not said or not target.exists():
+        return target
+    first = target.with_name(f"{number}.json")
+    try:
+        data = read_file(source)
+        alike = (path for path in verify_paths(first) if path.stat().st_size == len(data))
+        return next((path for path in alike if read_file(path) == data), None) or free_verify_path(first)
+    except OSError as error:
+        raise StoreError(
+            f"{source} cannot be compared with {target}: {error.strerror}; the record is merged"
+        ) from error
 
 
 def _files(folder: Path) -> Iterator[Path]:

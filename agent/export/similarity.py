@@ -265,15 +265,20 @@ def families(tasks: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     """The family of each task, by the hash of its file. Tasks are one family when they share a name, a file, or a Model
     up to numbers: another shape or dtype of the same work teaches the answer. A family bears the name of its first
     task, so that a later one does not rename it."""
-    members: dict[str, set[str]] = {sha: {sha} for sha in tasks}
+    place = {sha: n for n, sha in enumerate(tasks)}
+    leader = {sha: sha for sha in tasks}  # an earlier task of the family; of the first one itself
     seen: dict[str, str] = {}
+
+    def first(sha: str) -> str:
+        while leader[sha] != sha:
+            leader[sha] = sha = leader[leader[sha]]
+        return sha
+
     for sha, (name, source) in tasks.items():
         for key in (f"name {name}", f"model {model_form(source)}"):
-            joined = members[seen.setdefault(key, sha)] | members[sha]
-            for member in joined:
-                members[member] = joined
-    order = list(tasks)
-    return {sha: tasks[min(members[sha], key=order.index)][0] for sha in tasks}
+            earlier, later = sorted((first(seen.setdefault(key, sha)), first(sha)), key=place.__getitem__)
+            leader[later] = earlier
+    return {sha: tasks[first(sha)][0] for sha in tasks}
 
 
 def model_form(source: str) -> str:

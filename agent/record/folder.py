@@ -9,6 +9,7 @@ process loses it when it closes the file, so the process that holds a run must n
 import contextlib
 import errno
 import fcntl
+import glob
 import json
 import os
 import platform
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 RECEIPTS = "receipts"  # the folder in a run's
 PROCESS = "process.json"
+VERIFY = ".verify-"  # in the name of a verification's receipt, before its number
+_LONGEST_NUMBER = 10  # digits
 _FLOCK = "hhqqi"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a folder of a run may have come from elsewhere
 _MOST = 4096  # bytes of what is read
@@ -176,9 +179,7 @@ class ReceiptBook:
     ) -> tuple[dict[str, Json], Path]:
         """The same for a later verification, which gets a file of its own: 3.verify-1.json, 3.verify-2.json, …"""
         made = self.made(attempt_id, source, update, verdict, asked)
-        first = receipt_path(self._folder or Path(), attempt_id)
-        taken = len(list(first.parent.glob(f"{first.stem}.verify-*.json")))
-        path = first.with_name(f"{first.stem}.verify-{taken + 1}.json")
+        path = free_verify_path(receipt_path(self._folder or Path(), attempt_id))
         _write(path, made)
         return made, path
 
@@ -203,6 +204,18 @@ class ReceiptBook:
 def receipt_path(run_folder: Path, attempt_id: str) -> Path:
     """Where the receipt of an attempt lies."""
     return run_folder / RECEIPTS / f"{attempt_id.rpartition('/')[2]}.json"
+
+
+def verify_paths(receipt: Path) -> list[Path]:
+    """The receipts of later verifications of the attempt that this is the receipt of."""
+    return sorted(receipt.parent.glob(f"{glob.escape(receipt.stem)}{VERIFY}*.json"))
+
+
+def free_verify_path(receipt: Path) -> Path:
+    """Where the next one belongs: behind the last."""
+    numbers = (path.stem.rpartition("-")[2] for path in verify_paths(receipt))
+    last = max((int(n) for n in numbers if n.isdecimal() and len(n) < _LONGEST_NUMBER), default=0)
+    return receipt.with_name(f"{receipt.stem}{VERIFY}{last + 1}.json")
 
 
 def _write(path: Path, made: dict[str, Json]) -> None:

@@ -106,9 +106,10 @@ def count_events(other: Path) -> int:
 
 # One run ------------------------------------------------------------------------------------------------------------
 
-# (digest, number, kind, whether it belongs to the run itself: a verification may be made anywhere, at any time)
+# (digest, number, kind, whether it belongs to the run itself: a verification, and a look that came to no end, may be
+# made anywhere, at any time)
 _EVENTS = """
-SELECT e.digest, e.seq, e.kind, coalesce(v.purpose, '') != 'verify'
+SELECT e.digest, e.seq, e.kind, coalesce(v.purpose, '') NOT IN ('verify', 'unfinished')
 FROM events AS e LEFT JOIN verifications AS v ON v.seq = e.seq WHERE e.run_id = ? ORDER BY e.seq
 """
 

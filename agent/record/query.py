@@ -104,10 +104,17 @@ class RunSummary:
     by_status: Mapping[str, int] = field(default_factory=dict)
 
 
+def _at(column: str, key: str | int) -> str:
+    """SQL for what a document holds there; NULL for one with Infinity or NaN, which is no JSON to SQLite."""
+    place = f"$[{key}]" if isinstance(key, int) else f"$.{key}"
+    return f"CASE json_valid({column}) WHEN 1 THEN json_extract({column}, '{place}') END"
+
+
 # Runs ---------------------------------------------------------------------------------------------------------------
 
 # The verdict that counts of an attempt is the last of its tools `bench` and `confirm`. The best attempt is what the
-# run's last ending names; of a run that goes on (or was killed), the last one that was the best when it was judged.
+# run's last ending names; of a run that goes on (or was killed), the first in the order of `agent.attempt.rank_order`
+# that nothing refuted.
 _RUNS = """
 WITH chosen AS MATERIALIZED (SELECT * FROM runs WHERE {where} ORDER BY seq DESC LIMIT :most),
 counting AS MATERIALIZED (
@@ -126,8 +133,14 @@ turns AS (
 ),
 named AS (
     SELECT t.*, d.why, CASE WHEN d.seq IS NOT NULL THEN d.best_attempt_id ELSE (
-        SELECT v.attempt_id FROM attempts AS a CROSS JOIN verdicts AS v ON v.attempt_id = a.attempt_id
-        WHERE a.run_id = t.run_id AND v.tool = 'bench' AND v.best ORDER BY v.seq DESC LIMIT 1
+        SELECT v.attempt_id FROM attempts AS a CROSS JOIN verdicts AS v ON v.seq = (
+            SELECT max(w.seq) FROM verdicts AS w WHERE w.attempt_id = a.attempt_id AND w.tool IN ('bench', 'confirm')
+        ) LEFT JOIN updates AS u ON u.attempt_id = a.attempt_id
+        WHERE a.run_id = t.run_id AND v.status IN ('checked', 'correct') AND coalesce((
+            SELECT w.status FROM verdicts AS w WHERE w.attempt_id = a.attempt_id AND w.tool = 'verify'
+            ORDER BY w.seq DESC LIMIT 1
+        ), v.status) IN ('checked', 'correct')
+        ORDER BY v.status = 'checked' AND coalesce(u.library_ops, '[]') != '[]', {rank}, a.number LIMIT 1
     ) END AS best
     FROM turns AS t LEFT JOIN endings AS d ON d.seq = t.last
 ),
@@ -148,6 +161,7 @@ SELECT l.seq, l.run_id, l.task, l.author, l.arch, l.gpu, e.at, coalesce(k.status
 FROM led AS l JOIN events AS e ON e.seq = l.seq LEFT JOIN counted AS k ON k.run_id = l.run_id
 LEFT JOIN verdicts AS v ON v.seq = l.verdict_seq ORDER BY l.seq DESC
 """
+_RANK = ", ".join(["json_valid(v.rank_key) IS 0", *(_at("v.rank_key", place) for place in range(4))])
 _OF_TASK_AND_AUTHOR = """
 seq < :before AND (:task IS NULL OR task = :task) AND (:model IS NULL OR instr(lower(author), lower(:model)) > 0)
 """
@@ -159,7 +173,7 @@ def summaries(connection: sqlite3.Connection, wanted: Filter) -> list[RunSummary
     most = _PAGE_RUNS if counts else wanted.limit
     asked: dict[str, object] = {"task": _bound(wanted.task), "model": _bound(wanted.model), "most": most}
     asked |= {"before": 2**63 - 1, "speedup": wanted.min_speedup}
-    query = _RUNS.format(where=_OF_TASK_AND_AUTHOR + _rare(connection, wanted))
+    query = _RUNS.format(rank=_RANK, where=_OF_TASK_AND_AUTHOR + _rare(connection, wanted))
     found: list[RunSummary] = []
     while True:
         rows = _rows(connection, query, asked)
@@ -191,7 +205,7 @@ def _rare(connection: sqlite3.Connection, wanted: Filter) -> str:
 
 def summary(connection: sqlite3.Connection, run_id: str) -> RunSummary | None:
     """One run."""
-    rows = _rows(connection, _RUNS.format(where="run_id = :run_id"), {"run_id": run_id, "most": 1})
+    rows = _rows(connection, _RUNS.format(rank=_RANK, where="run_id = :run_id"), {"run_id": run_id, "most": 1})
     return _summary(rows[0]) if rows else None
 
 
@@ -248,24 +262,25 @@ def chosen(
 
 def of_suite(connection: sqlite3.Connection, name: str) -> list[str]:
     """The ids of the runs that are part of the suite of that name, oldest first."""
-    query = "SELECT run_id FROM runs WHERE json_extract(limits, '$.suite') = ? ORDER BY seq"
+    query = f"SELECT run_id FROM runs WHERE {_at('limits', 'suite')} = ? ORDER BY seq"
     return [run_id for (run_id,) in connection.execute(query, (name,))]
 
 
 def suites(connection: sqlite3.Connection) -> list[str]:
     """The names of all suites, the latest first."""
-    query = """
-    SELECT json_extract(limits, '$.suite') AS suite FROM runs
+    query = f"""
+    SELECT {_at("limits", "suite")} AS suite FROM runs
     WHERE suite IS NOT NULL GROUP BY suite ORDER BY max(seq) DESC"""
     return [str(name) for (name,) in connection.execute(query)]
 
 
 def spending(connection: sqlite3.Connection, run_id: str) -> tuple[int, int, int, int, float, int]:
     """What a run's models were asked: replies, tokens in, cached and out, dollars, and replies of unknown price."""
-    query = """
-    SELECT count(*), coalesce(sum(json_extract(r.usage, '$.input_tokens')), 0),
-        coalesce(sum(json_extract(r.usage, '$.cached_tokens')), 0),
-        coalesce(sum(json_extract(r.usage, '$.output_tokens')), 0),
+    tokens = ", ".join(
+        f"CAST(total({_at('r.usage', f'{kind}_tokens')}) AS INTEGER)" for kind in ("input", "cached", "output")
+    )
+    query = f"""
+    SELECT count(*), {tokens},
         coalesce(sum(r.cost_usd), 0.0), coalesce(sum(r.cost_usd IS NULL), 0)
     FROM events AS e JOIN replies AS r ON r.seq = e.seq WHERE e.run_id = ?"""
     found: tuple[int, int, int, int, float, int] = connection.execute(query, (run_id,)).fetchone()
@@ -376,12 +391,12 @@ def _earlier(row: Mapping[str, Any], run: RunStarted) -> Earlier | None:
 # What a model may be told of earlier runs on the same GPU. The words become part of a prompt: only those count that a
 # model of this record's own runs wrote and this record's own clock decided; nothing that came by a merge, nor what was
 # replayed, which may be a merged run's.
-_LESSONS = """
+_LESSONS = f"""
 WITH now AS (SELECT coalesce((SELECT seq FROM runs WHERE run_id = :run_id), 9223372036854775807) AS seq),
 chosen AS MATERIALIZED (
     SELECT r.* FROM runs AS r, now
     WHERE r.gpu = :gpu AND r.arch = :arch AND r.author NOT IN ('offline', 'files') AND r.seq < now.seq
-    AND coalesce(json_extract(r.limits, '$.language'), 'triton') = :language
+    AND coalesce({_at("r.limits", "language")}, 'triton') = :language
     ORDER BY r.task_sha256 = :task_sha256 DESC, r.seq DESC LIMIT :most
 )
 SELECT a.attempt_id, c.task, c.task_sha256, c.task_source_ref, a.rationale, f.hypothesis, f.outcome, f.evidence

@@ -16,7 +16,7 @@ from kerneltune.agent.record.trajectory import Trajectory, ending
 from kerneltune.agent.view import text as words
 from kerneltune.agent.view.state import Spending
 from kerneltune.tools.schema.codec import Json, number, one_line, plural
-from kerneltune.tools.schema.verdict import Comparison, Status, Timing, light_in_words, losses_in_words
+from kerneltune.tools.schema.verdict import NOT_TIMED, Comparison, Status, Timing, light_in_words, losses_in_words
 
 _BASELINES = {
     "eager": "eager PyTorch",
@@ -172,10 +172,9 @@ def claim(material: RunData) -> Claim:
 
 def _claim_of(material: RunData, best: Attempt) -> Claim:
     """What the run's own verdict may claim."""
-    run = material.trajectory.run
     timing = timing_of(best)
     if best.status is not Status.CORRECT or timing is None:
-        return Claim("untimed", run.task, "a correct kernel, not timed yet", tuple(_untimed(material)))
+        return Claim("untimed", _subject(material), "a correct kernel, not timed yet", tuple(_untimed(material)))
     against, subject = hardest(best), _subject(material)
     if against is None:
         headline = f"a correct kernel, {words.timing(timing)}"
@@ -258,15 +257,21 @@ def _shares(best: Attempt) -> Iterator[str]:
 def _untimed(material: RunData) -> Iterator[str]:
     best, run = material.best, material.trajectory.run
     assert best is not None
-    where = "there was no GPU" if run.gpu is None else "it was not timed"
-    yield (
-        f"Attempt {best.number} is right in the CPU interpreter on small cases; {where}, so nothing here says whether"
-        " it is fast."
-    )
-    yield (
-        f"It was compiled for {run.arch} and ranked by the bytes that its code loads and what the compiler reports; a"
-        " GPU may rank it otherwise."
-    )
+    if run.gpu is not None:
+        why = f": {NOT_TIMED[best.judged.not_timed]}" if best.judged.not_timed else ""
+        yield (
+            f"Attempt {best.number} is right on the GPU, and was not timed{why}; so nothing here says whether it is"
+            " fast."
+        )
+    else:
+        yield (
+            f"Attempt {best.number} is right in the CPU interpreter on small cases; there was no GPU, so nothing here"
+            " says whether it is fast."
+        )
+        yield (
+            f"It was compiled for {run.arch} and ranked by the bytes that its code loads and what the compiler"
+            " reports; a GPU may rank it otherwise."
+        )
     yield from _doubts(material, best)
 
 

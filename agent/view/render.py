@@ -778,7 +778,7 @@ def _goal_bar(verdict: Verdict, width: int) -> Iterator[list[Part]]:
     most = max(light, reached, 1.0) if light else 1.25 * max(reached, 1.0)
     told = f"{reached:.2f}x" + (f" of {light:.2f}x at the speed of light" if light else "")
     cells = min(_MOST_BAR, width - len(told) - 5)
-    if cells < _LEAST_BAR:
+    if cells < _LEAST_BAR or not math.isfinite(most):  # a damaged record may hold any number
         return
     at, goal = (min(cells - 1, round(value / most * (cells - 1))) for value in (reached, 1.0))
     won, lost = max(0, at - goal), max(0, goal - at)
@@ -826,6 +826,9 @@ def _against(compared: Comparison, names: int) -> list[Part]:
     return [(f"{words.speedup(compared):<20}", colour), (baseline + time, DIM)]
 
 
+_MOST_DRAWN = 1e18
+
+
 @dataclass(frozen=True)
 class BestCurve:
     """`values` after each judged attempt, None before there is one. Speed-ups are over the fastest baseline of the run,
@@ -861,12 +864,12 @@ def curve_of(state: ViewState) -> BestCurve:
     if state.gpu is None:
         moved = (a.rank_key[0] if a.rank_key else math.inf for a in judged)
         least = accumulate(moved, min)
-        return BestCurve("bytes", tuple(None if math.isinf(value) else value for value in least))
+        return BestCurve("bytes", tuple(map(_drawn, least)))
     fastest = next(iter(fastest_first(c for a in judged for c in a.comparisons)), None)
     leaders = _leaders(judged)
     if fastest is None:
-        return BestCurve("time", tuple(row.timing.median_us if row and row.timing else None for row in leaders))
-    return BestCurve("speed-up", tuple(_speedup_over(fastest, row) if row else None for row in leaders))
+        return BestCurve("time", tuple(_drawn(row.timing.median_us) if row and row.timing else None for row in leaders))
+    return BestCurve("speed-up", tuple(_drawn(_speedup_over(fastest, row)) if row else None for row in leaders))
 
 
 def _leaders(judged: Sequence[Attempt]) -> Iterator[Attempt | None]:
@@ -881,7 +884,12 @@ def _leaders(judged: Sequence[Attempt]) -> Iterator[Attempt | None]:
 def _speedup_over(fastest: Comparison, row: Attempt) -> float | None:
     """As it was measured, else as the quotient of two medians."""
     measured = (c.speedup for c in row.comparisons if c.baseline == fastest.baseline)
-    return next(measured, fastest.baseline_us / row.timing.median_us if row.timing else None)
+    return next(measured, fastest.baseline_us / row.timing.median_us if row.timing and row.timing.median_us else None)
+
+
+def _drawn(value: float | None) -> float | None:
+    """A value that a curve can have; None for what only a damaged record holds."""
+    return value if value is not None and 0.0 <= value < _MOST_DRAWN else None
 
 
 def _plot(state: ViewState, width: int, height: int) -> list[Text]:

@@ -38,7 +38,7 @@ from kerneltune.agent.events import (
 )
 from kerneltune.agent.view import text as words
 from kerneltune.tools.backends.base import throttled
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, number
 
 Who = Literal["author", "judge", "reflection", "warning", "run"]
 
@@ -144,6 +144,7 @@ def format_spending(spent: Spending) -> str:
 UNFINISHED = "unfinished"
 SKIPPED = "skipped"
 LEFT_STAGES = (UNFINISHED, SKIPPED)  # of attempts that nobody works on
+_LONGEST_NUMBER = 10  # digits
 _UNDER_WAY = 256  # more are never under way at once
 _LOG_ENTRIES = 200
 _LEAST_JUDGED, _LEAST_PACE_S = 3, 10.0  # before that a pace says nothing
@@ -224,7 +225,18 @@ class ViewState:
 
     def row(self, attempt_id: str | None) -> Attempt | None:
         """The attempt of that id, when it was seen."""
-        return next((a for a in reversed(self.attempts) if a.attempt_id == attempt_id), None)
+        place = self.place_of(attempt_id)
+        return None if place is None else self.attempts[place]
+
+    def place_of(self, attempt_id: str | None) -> int | None:
+        """Where the attempt of that id is, when it was seen: most often where its number says."""
+        number = (attempt_id or "").rpartition("/")[2]
+        if self.attempts and number.isdecimal() and len(number) < _LONGEST_NUMBER:
+            likely = int(number) - self.attempts[0].number
+            if 0 <= likely < len(self.attempts) and self.attempts[likely].attempt_id == attempt_id:
+                return likely
+        places = reversed(range(len(self.attempts)))
+        return next((place for place in places if self.attempts[place].attempt_id == attempt_id), None)
 
     def number_of(self, attempt_id: str) -> str:
         """`#3` for an attempt, also for one of a run whose events were not replayed."""
@@ -297,7 +309,7 @@ class ViewState:
 
 
 def _budget(name: Literal["attempts", "time", "patience", "cost"], used: float, limit: Json) -> Budget | None:
-    return Budget(name, used, limit) if isinstance(limit, int | float) else None
+    return Budget(name, used, found) if (found := number(limit)) is not None else None
 
 
 def fold(state: ViewState, event: Event) -> ViewState:
@@ -385,13 +397,16 @@ def _fold_attempt(state: ViewState, event: AttemptEvent) -> ViewState:
 
 
 def _proposed(state: ViewState, event: Proposed) -> ViewState:
-    others = tuple(a for a in state.attempts if a.attempt_id != event.attempt_id)
+    is_next = bool(state.attempts) and event.number > state.attempts[-1].number
+    place = None if is_next else state.place_of(event.attempt_id)
+    others = state.attempts if place is None else (*state.attempts[:place], *state.attempts[place + 1 :])
     under_way = {**state.under_way, event.attempt_id: Working("proposed", event.at)}
     return replace(state, attempts=(*others, proposed_attempt(event)), under_way=under_way)
 
 
 def _judged(state: ViewState, event: Judged) -> ViewState:
-    under_way = {key: its for key, its in state.under_way.items() if key != event.attempt_id}
+    under_way = dict(state.under_way)
+    under_way.pop(event.attempt_id, None)
     state = replace(_change(state, event), under_way=under_way, judge_s=state.judge_s + event.bench_s)
     if event.best:
         state = replace(state, best_id=event.attempt_id, improvements=state.improvements + 1)
@@ -512,8 +527,11 @@ def _paused(state: ViewState, at: float, *, paused: bool) -> ViewState:
 
 
 def _change(state: ViewState, event: Updated | Judged | Verified | Reflected) -> ViewState:
-    rows = (after(a, event) if a.attempt_id == event.attempt_id else a for a in state.attempts)
-    return replace(state, attempts=tuple(rows))
+    place = state.place_of(event.attempt_id)
+    if place is None:
+        return state
+    changed = after(state.attempts[place], event)
+    return replace(state, attempts=(*state.attempts[:place], changed, *state.attempts[place + 1 :]))
 
 
 def _log(state: ViewState, who: Who, text: str) -> ViewState:

@@ -1,5 +1,6 @@
 """Formats values for people. Pure functions."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,9 @@ def lines(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a wall-clock time: 7s, 1m 02s, 2h 03m."""
+    """Format a wall-clock time: 7s, 1m 02s, 2h 03m. A damaged record may hold any number."""
+    if not math.isfinite(seconds):
+        return "?"
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole}s"

@@ -79,3 +79,47 @@ def test_what_cannot_be_watched_says_so(place: Path) -> None:
     assert (nothing.returncode, "no call of Nothing was seen" in nothing.stderr) == (1, True)
     assert optimize("capture", "--of", "Tail", cwd=place).returncode == 2
     assert "cannot be run" in optimize("capture", "--of", "Tail", "--", "nowhere", cwd=place).stderr
+
+
+def test_classes_of_one_name_are_told_apart_and_what_was_not_captured_is_told_of(place: Path) -> None:
+    (place / "other.py").write_text("""
+import torch
+class Tail(torch.nn.Module):
+    def forward(self, x):
+        return x * 9
+def made():
+    class Tail(torch.nn.Module):
+        def forward(self, x):
+            return x * 7
+    return Tail()
+""")
+    program = """
+import torch, mymodel, other
+mymodel.Tail(16)(torch.ones(2, 16), torch.ones(2, 16))
+for made in (other.Tail(), other.Tail(), other.made(), other.made(), other.made()):
+    made(torch.ones(4, 16))
+other.Tail()(torch.eye(4).to_sparse())
+"""
+    for name, own, words in (
+        ("mymodel.Tail", "self.norm(x + residual)", ""),
+        ("Tail", "x * 9", "this is other.Tail, and not mymodel.Tail; --of MODULE.NAME chooses"),
+    ):
+        command = ("capture", "--of", name, "--overwrite", "--", sys.executable, "-c", program)
+        done = optimize(*command, cwd=place)
+        assert own in (place / "tail_task.py").read_text()
+        assert words in done.stderr
+    assert "1 call of Tail not captured: x is a sparse_coo tensor" in done.stderr
+
+
+def test_a_person_s_function_is_watched_although_a_library_has_one_of_that_name(place: Path) -> None:
+    (place / "mine.py").write_text("def relu(x):\n    return x.clamp(min=0) + 1\n")
+    program = "import torch.nn.functional, mine; mine.relu(torch.ones(4, 16))"
+    done = optimize("capture", "--of", "relu", "--", sys.executable, "-c", program, cwd=place)
+    assert "x.clamp(min=0) + 1" in (place / "relu_task.py").read_text(), done.stderr
+
+
+def test_a_forked_process_counts_its_own_calls_alone(place: Path) -> None:
+    program = "import os, torch, mymodel; x = torch.ones(2, 16); tail = mymodel.Tail(16); tail(x, x); tail(x, x)\n"
+    program += "if child := os.fork(): os.waitpid(child, 0)\ntail(x, x)"
+    done = optimize("capture", "--of", "Tail", "--json", "--", sys.executable, "-c", program, cwd=place)
+    assert json.loads(done.stdout)["calls"] == 4, done.stderr

@@ -17,6 +17,7 @@ import pytest
 from kerneltune.agent.attempt import LlmTurn, StopReason
 from kerneltune.agent.cli import app, exit_code
 from kerneltune.agent.events import Event, Proposed, Replied, RunEnded, Said
+from kerneltune.agent.record.folder import verify_paths
 from kerneltune.agent.record.store import FILE_NAME, Store
 from kerneltune.agent.view.attempt import unified, worst
 from kerneltune.tools.schema.verdict import CaseResult, Status
@@ -310,6 +311,22 @@ def test_merging_brings_runs_receipts_and_best_kernels_once(
     assert (tmp_path / "runs" / MODEL / "best.py").read_text() == "# mine\n"
     assert told(capfd, "show", f"{MODEL}/2", "--receipt") == '{"statement": "right"}\n'
     assert sorted((folder / "runs").rglob("*")) == lay_there
+
+
+def test_receipts_of_verifications_on_two_machines_are_both_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    events = model_run()
+    for name in ("runs", "theirs"):
+        with Store.open(tmp_path / name) as store:
+            store.write_all(events)
+        (tmp_path / name / MODEL / "receipts").mkdir(parents=True)
+        (tmp_path / name / MODEL / "receipts" / "2.verify-1.json").write_text(name)
+    for _ in range(2):
+        told(capfd, "merge", "theirs")
+    found = verify_paths(tmp_path / "runs" / MODEL / "receipts" / "2.json")
+    assert [path.read_text() for path in found] == ["runs", "theirs"]
 
 
 def test_one_that_cannot_be_read_does_not_keep_the_others_out(

@@ -11,42 +11,74 @@ import inspect
 import itertools
 import json
 import os
+import random
 import sys
+import time
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from kerneltune.tools.schema.codec import Json, decode, encode, parsed, read_file
+from kerneltune.tools.schema.codec import Json, decode, encode, one_line, parsed, read_file
 from kerneltune.tools.schema.errors import TaskError
-from kerneltune.tools.task.write import SeenCall, SeenTensor, parts_of, task_source
+from kerneltune.tools.task.write import FLOATS, SeenCall, SeenTensor, parts_of, task_source
 
 _MOST_KINDS = 64  # of calls that are told apart; those after them are only counted
+_MOST_WHY = 200  # characters of why a call was not captured
 _MOST_CHOICES = 200  # of sizes that a constructor may have been given
+_MOST_SECONDS = 5.0  # for that
 _MOST_VALUES = 4096  # of a tensor that are looked at
 _LITERALS = (bool, int, float, str, type(None))
 
 
 def seen_tensor(value: Any, *, values: bool = True) -> SeenTensor:
-    """A tensor as the writer of tasks wants it. `values`: look at some, for which a GPU is waited for."""
+    """A tensor as the writer of tasks wants it. `values`: look at some, for which a GPU is waited for. Raises TaskError
+    for what no task can be given, and whatever torch does where it cannot be looked at."""
+    if kind := _strange(value):
+        raise TaskError(f"is a {kind} tensor")
     shape, stride = tuple(map(int, value.shape)), tuple(map(int, value.stride()))
     dtype = str(value.dtype).removeprefix("torch.")
     seen = SeenTensor(shape, dtype, None if value.is_contiguous() else stride)
     if not values or not value.numel() or dtype == "bool":
         return seen
+    if value.is_cuda and sys.modules["torch"].cuda.is_current_stream_capturing():  # to wait for the GPU would end that
+        raise TaskError("is not to be read while a CUDA graph is captured")
     step = max(1, value.numel() // _MOST_VALUES)
     some = value.detach().reshape(-1)[::step]
     if not value.is_floating_point():
         return replace(seen, low=int(value.min()), high=int(value.max()) + 1) if not value.is_complex() else seen
     some = some.double()
+    some = some[some.isfinite()]  # a mask is 0 and -inf
+    if not some.numel():
+        return seen
     return replace(seen, mean=float(some.mean()), deviation=float(some.std(correction=0)), least=float(some.min()))
+
+
+def _strange(value: Any) -> str:
+    """What makes a tensor one that a task cannot be given; "" for nothing. A class of its own may do anything when it
+    is looked at: one that is spread over processes waits for the others."""
+    torch: Any = sys.modules["torch"]
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return type(value).__name__
+    if value.layout is not torch.strided:
+        return str(value.layout).removeprefix("torch.")
+    known = ("bool", "uint8", "int8", "int16", "int32", "int64", "complex64", "complex128", *FLOATS)
+    dtype = str(value.dtype).removeprefix("torch.")
+    return "nested" if value.is_nested else "meta" if value.is_meta else "" if dtype in known else dtype
 
 
 def is_tensor(value: Any) -> bool:
     """Whether it is one of torch's, which nothing here imports."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_compiling() -> bool:
+    """Whether torch.compile reads the program: it refuses what looks at tensors."""
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    return bool(getattr(compiler, "is_compiling", bool)())  # older ones of torch have none
 
 
 def bound(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +99,10 @@ def seen_call(arguments: Mapping[str, Any], *, values: bool = True) -> SeenCall:
     told: dict[str, SeenTensor | Json] = {}
     for name, value in arguments.items():
         if is_tensor(value):
-            told[name] = seen_tensor(value, values=values)
+            try:
+                told[name] = seen_tensor(value, values=values)
+            except TaskError as error:
+                raise TaskError(f"{name} {error}") from error
         elif _is_literal(value):
             told[name] = value
     return SeenCall(told)
@@ -125,9 +160,12 @@ def made_with(module: Any, given: Iterable[Any] = ()) -> dict[str, Json]:
     theirs = {int(size) for its in given if is_tensor(its) for size in its.shape}
     lengths = [p.name for p in positional if type(p.default) is int and p.name not in found]
     tried = [own] if theirs <= own else [own, own | theirs]
+    until = time.monotonic() + _MOST_SECONDS
     for sizes, names in itertools.product(tried, (missing, [*missing, *lengths])):
         choices = itertools.product(sorted(sizes, reverse=True), repeat=len(names))
         for chosen in itertools.islice(choices, _MOST_CHOICES):
+            if time.monotonic() > until:
+                break
             if _makes_the_same(module, made := {**found, **dict(zip(names, chosen, strict=True))}):
                 return made
     wanted = ", ".join(f"{name!r}: …" for name in missing or [p.name for p in positional])
@@ -137,11 +175,27 @@ def made_with(module: Any, given: Iterable[Any] = ()) -> dict[str, Json]:
 def _makes_the_same(module: Any, arguments: Mapping[str, Json]) -> bool:
     torch: Any = sys.modules["torch"]
     try:
-        with torch.random.fork_rng(), torch.device("meta"):
+        with _same_draws(), torch.device("meta"):
             other = type(module)(**arguments)
     except Exception:  # noqa: BLE001 - whatever a person's constructor raises
         return False
     return _shapes(other) == _shapes(module)
+
+
+@contextlib.contextmanager
+def _same_draws() -> Iterator[None]:
+    """What is drawn within changes nothing that is drawn after. A GPU that nobody uses yet is left alone."""
+    torch: Any = sys.modules["torch"]
+    numpy, drawn = sys.modules.get("numpy"), random.getstate()
+    theirs = numpy.random.get_state() if numpy else None
+    in_use = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(in_use):
+            yield
+    finally:
+        random.setstate(drawn)
+        if numpy:
+            numpy.random.set_state(theirs)
 
 
 def _shapes(module: Any) -> dict[str, tuple[int, ...]]:
@@ -170,6 +224,7 @@ class Watch:
     """The calls of one function or class while a program runs: `with Watch(target) as seen: …`.
 
     target  the function, the class, a module (then its calls alone), or the name of one: "Tail", "mymodel.tail"
+    missed  why calls were not captured, and how many: the program goes on whatever is wrong with looking at it
 
     Raises TaskError, when the block is entered, for a name that nothing loaded has, and for what has no forward.
     """
@@ -178,6 +233,7 @@ class Watch:
     times: dict[Any, int] = field(default_factory=dict)
     kinds: dict[Any, SeenCall] = field(default_factory=dict)
     made: dict[str, Json] | None = None
+    missed: dict[str, int] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         self._restore: list[Callable[[], None]] = []
@@ -198,9 +254,11 @@ class Watch:
     def _watch_function(self, function: types.FunctionType) -> None:
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            self.record(function, args, kwargs)
+            if not _is_compiling():
+                self.record(function, args, kwargs)
             return function(*args, **kwargs)
 
+        self.watched: object = watched
         for module in list(sys.modules.values()):
             for name in [name for name, value in list(getattr(module, "__dict__", {}).items()) if value is function]:
                 setattr(module, name, watched)
@@ -210,9 +268,9 @@ class Watch:
         forward, only = its.forward, None if self._found is its else self._found
 
         @functools.wraps(forward)
-        def watched(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if only is None or module is only:
-                if self.made is None:
+        def watched(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if (only is None or module is only) and not _is_compiling():
+                if self.made is None and type(module) is its:
                     self.made = _made_with_or_nothing(module, (*args, *kwargs.values()))
                 self.record(functools.partial(forward, module), args, kwargs)
             return forward(module, *args, **kwargs)
@@ -223,13 +281,18 @@ class Watch:
 
     def record(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Count a call; values are looked at where one of its kind is the first."""
-        with contextlib.suppress(TypeError):  # a call that its own function refuses
+        try:
             arguments = bound(function, args, kwargs)
             key = repr(seen_call(arguments, values=False))
-            if key in self.times or len(self.kinds) < _MOST_KINDS:
-                self.times[key] = self.times.get(key, 0) + 1
-                if key not in self.kinds:
-                    self.kinds[key] = seen_call(arguments)
+            if key not in self.kinds:
+                if len(self.kinds) == _MOST_KINDS:
+                    raise TaskError(f"more than {_MOST_KINDS} kinds")
+                self.kinds[key] = seen_call(arguments)
+            self.times[key] = self.times.get(key, 0) + 1
+        except Exception as error:  # noqa: BLE001 - with somebody's tensors, in somebody's program
+            why = str(error) if isinstance(error, TaskError) else f"{type(error).__name__}: {error}"
+            if (why := one_line(why, _MOST_WHY)) in self.missed or len(self.missed) < _MOST_KINDS:
+                self.missed[why] = self.missed.get(why, 0) + 1
 
     @property
     def calls(self) -> list[SeenCall]:
@@ -240,7 +303,8 @@ class Watch:
     def source(self) -> str:
         """A task file: the calls with the most work are timed, the others are cases with weights. Raises TaskError."""
         if not self.times:
-            raise TaskError(f"no call of {self.target} was seen")
+            why = next(iter(self.missed), "")
+            raise TaskError(f"no call of {self.target} was seen{why and f' that can be captured: {why}'}")
         return task_of(self._found, self.calls, self.made)
 
     @property
@@ -252,27 +316,40 @@ class Watch:
 def _made_with_or_nothing(module: Any, given: Iterable[Any]) -> dict[str, Json]:
     try:
         return made_with(module, given)
-    except TaskError:  # the writer marks what it guesses
+    except Exception:  # noqa: BLE001 - of somebody's module; the writer marks what it guesses
         return {}
 
 
 def named(name: str) -> Any:
     """The function or module class of that name among the modules that are loaded, as "NAME", "MODULE.NAME" or
     "FILE.py:NAME"; a person's own before a library's. Raises TaskError."""
-    place, _, leaf = name.replace(":", ".").rpartition(".")
-    place = place.removesuffix(".py").replace("/", ".").lstrip(".")
+    place, leaf = _place_and_name(name)
     found = []
     for key, module in list(sys.modules.items()):
         if key != "__main__" and not getattr(module, "__file__", None):  # made up, by a packaged kernel for instance
             continue
         its = getattr(module, "__dict__", {}).get(leaf)
-        is_main = key == "__main__" and Path(str(getattr(module, "__file__", ""))).stem == place.rpartition(".")[2]
-        if _can_be_watched(its) and (not place or key == place or is_main):
+        if _can_be_watched(its) and _lies_at(key, place):
             own = its.__module__ in (key, "__main__") and not key.startswith("torch.")
             found.append((not own, key, its))
     if not found:
         raise TaskError(f"nothing that is loaded is called {name}; import it first, or give the object itself")
     return min(found, key=lambda one: one[:2])[2]
+
+
+def _place_and_name(target: str) -> tuple[str, str]:
+    """The module, "" for any, and the name in it."""
+    place, _, leaf = target.replace(":", ".").rpartition(".")
+    return place.removesuffix(".py").replace("/", ".").lstrip("."), leaf
+
+
+def _lies_at(key: str, place: str) -> bool:
+    """Whether a loaded module is the one that a person means: by its name, else by the end of its file's path."""
+    if not place or key == place:
+        return True
+    file = str(getattr(sys.modules.get(key), "__file__", "")).removesuffix(".py").replace("/", ".")
+    is_main = key == "__main__" and file.rpartition(".")[2] == place.rpartition(".")[2]
+    return is_main or (place not in sys.modules and f".{file}".endswith(f".{place}"))
 
 
 def _can_be_watched(its: object) -> bool:
@@ -302,12 +379,15 @@ WatchedProgram({target!r}, {out!r}).watch()
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of a function or class: where it is defined, what it was made with, its calls, most work first."""
+    """What was seen of a function or class: where it is defined, what it was made with, its calls, most work first, and
+    why others were not captured, with their numbers."""
 
     name: str
     path: str
+    module: str
     calls: list[SeenCall]
     made: dict[str, Json] | None = None
+    missed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def times(self) -> int:
@@ -331,31 +411,45 @@ class WatchedProgram:
             before = len(sys.modules)
             module = plain(*args, **kwargs)
             if len(sys.modules) != before:
-                self._look()
+                with contextlib.suppress(Exception):  # of somebody's modules
+                    self._look()
             return module
 
         builtins.__import__ = imported
         atexit.register(self._write)
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """What was seen so far: the process that this one was forked from writes it."""
+        for capture in list(self._captures.values()):
+            capture.times.clear()
+            capture.kinds.clear()
+            capture.missed.clear()
 
     def _look(self) -> None:
         """Begin to watch what has been loaded since."""
         module = getattr(sys.modules.get("torch.nn"), "Module", None)
         if module is not None and not hasattr(module.__call__, "_captures"):
             module.__call__ = self._watched(module.__call__)
-        if self._target is not None and self._target not in self._captures:
+        if self._target is not None:
             with contextlib.suppress(TaskError):
-                found = named(self._target)
-                if isinstance(found, types.FunctionType):
+                found, known = named(self._target), self._captures.get(self._target)
+                if isinstance(found, types.FunctionType) and (known is None or found is not known.watched):
+                    if known is not None:  # a library's, which was there first
+                        known.__exit__()
                     self._captures[self._target] = Watch(found).__enter__()
 
     def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        leaf = (self._target or "").replace(":", ".").rpartition(".")[2]
+        place, leaf = _place_and_name(self._target or "")
 
-        def watched(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def watched(module: Any, /, *args: Any, **kwargs: Any) -> Any:
             its = type(module)
-            if its.__name__ == leaf or (not leaf and not its.__module__.startswith("torch.")):
+            if _is_compiling():
+                return call(module, *args, **kwargs)
+            is_meant = its.__name__ == leaf and _lies_at(its.__module__, place)
+            if is_meant if leaf else not its.__module__.startswith("torch."):
                 if its not in self._captures and len(self._captures) < _MOST_WATCHED:
-                    made = _made_with_or_nothing(module, (*args, *kwargs.values()))
+                    made = _made_with_or_nothing(module, (*args, *kwargs.values())) if leaf else None
                     self._captures[its] = Watch(its, made=made)
                 if its in self._captures:
                     self._captures[its].record(functools.partial(its.forward, module), args, kwargs)
@@ -369,10 +463,12 @@ class WatchedProgram:
         for key, capture in self._captures.items():
             its = capture.target if key == self._target else key
             file = getattr(sys.modules.get(its.__module__), "__file__", None) or ""
-            where = {"name": its.__qualname__, "path": str(Path(file).resolve()), "made": capture.made}
+            where = {"name": its.__qualname__, "path": str(Path(file).resolve()), "module": its.__module__}
+            where |= {"made": capture.made, "missed": capture.missed}
             told.append({**where, "calls": [_call_json(call) for call in capture.calls]})
         path = self._out / _FILE.format(pid=os.getpid())
-        path.write_text(json.dumps(told))
+        with contextlib.suppress(OSError):  # the command is gone
+            path.write_text(json.dumps(told))
 
 
 def _call_json(call: SeenCall) -> Json:
@@ -385,18 +481,24 @@ def seen_in(folder: Path) -> list[Seen]:
     """What the processes of a program saw, most work first. Raises DecodeError for what they did not write."""
     found: dict[tuple[str, str], dict[str, SeenCall]] = {}
     made: dict[tuple[str, str], dict[str, Json] | None] = {}
+    module: dict[tuple[str, str], str] = {}
+    missed: dict[tuple[str, str], Counter[str]] = {}
     for path in sorted(folder.glob(_FILE.format(pid="*"))):
         for told in decode(list[dict[str, Any]], parsed(read_file(path).decode())):
             its = found.setdefault(key := (str(told["name"]), str(told["path"])), {})
             made[key] = made.get(key) or told["made"]
+            module[key] = str(told["module"])
+            missed.setdefault(key, Counter()).update(decode(dict[str, int], told["missed"]))
             for one in told["calls"]:
                 call = _call_of(one)
-                sizes = {n: (t.shape, t.dtype) for n, t in call.arguments.items() if isinstance(t, SeenTensor)}
+                sizes = {
+                    n: (t.shape, t.dtype, t.stride) for n, t in call.arguments.items() if isinstance(t, SeenTensor)
+                }
                 form = repr({**call.arguments, **sizes})
                 its[form] = replace(call, times=call.times + its[form].times) if form in its else call
     seen = [
-        Seen(name, path, sorted(calls.values(), key=lambda c: -c.times * c.elements), made[name, path])
-        for (name, path), calls in found.items()
+        Seen(*key, module[key], sorted(calls.values(), key=lambda c: -c.times * c.elements), made[key], missed[key])
+        for key, calls in found.items()
     ]
     return sorted(seen, key=lambda one: -sum(c.times * c.elements for c in one.calls))
 

@@ -366,11 +366,13 @@ class Size:
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that the code is given: an expression, and whether anything in its name told what it is."""
+    """A tensor that the code is given: an expression, whether anything in its name told what it is, and what a person
+    should look at besides."""
 
     name: str
     expression: str
     sure: bool = True
+    look: str = ""
 
 
 @dataclass(frozen=True)
@@ -380,7 +382,7 @@ class Guess:
     their default; `dtype`: the constant that holds the dtype; `renamed`: constants of the task whose usual name the
     code has for itself, with the name that they got; `precision`, `dtype_name`: what PRECISION and that constant say;
     `seen`: further cases, as entries of CASES; `weight`: of the timed one, where those have one; `is_told`: whether the
-    sizes are those of calls that somebody made or told of."""
+    sizes are those of calls that somebody made or told of; `left_out_calls`: how many of them no case stands for."""
 
     sizes: tuple[Size, ...]
     inputs: tuple[Input, ...]
@@ -395,6 +397,7 @@ class Guess:
     seen: tuple[Mapping[str, Json], ...] = ()
     weight: int | None = None
     is_told: bool = False
+    left_out_calls: int = 0
 
 
 _SIZES = (
@@ -834,7 +837,8 @@ class _SeenInputs:
 
     def __init__(self, parts: CodeParts, calls: Sequence[SeenCall], made_with: Mapping[str, Json]) -> None:
         self._parts, self._made_with, self._main = parts, made_with, calls[0].arguments
-        self._calls = [call for call in calls if _form(call) == _form(calls[0])]
+        self._calls = [call for call in calls if _form(call) == _form(calls[0]) and _lies_alike(call, calls[0])]
+        self._left_out_calls = sum(call.times for call in calls) - sum(call.times for call in self._calls)
         self._tensors = {p.name: its for p in parts.forward if isinstance(its := self._main.get(p.name), SeenTensor)}
         self._names: dict[tuple[int, ...], str] = {}  # by the sizes that a dimension had in each call
         self._shapes = {p.name: self._shape(p) for p in parts.forward if p.name in self._tensors}
@@ -857,7 +861,7 @@ class _SeenInputs:
         """Where the code takes equal parts of something, last dimensions stay multiples of their number, and one that
         is such a part of another is written so."""
         told = {int(number or 2) for number in _PARTS.findall(source)}
-        last = {shape[-1] for shape in self._shapes.values()}
+        last = {shape[-1] for shape in self._shapes.values() if shape}
         for count in sorted(n for n in told if 1 < n <= _MOST_PARTS):
             for sizes, name in list(self._names.items()):
                 if name not in last or any(size % count for size in sizes):
@@ -882,11 +886,11 @@ class _SeenInputs:
         floats = [its.dtype for its in self._tensors.values() if its.dtype in FLOATS]
         dtype = max(dict.fromkeys(floats), key=floats.count, default="float32")
         init, unsure = self._init()
-        inputs = [Input(name, self._expression(name, dtype)) for name in self._shapes]
+        inputs = [self._input(name, dtype) for name in self._shapes]
         values, left_out = {}, [p for p in self._parts.init if p.name not in init]
         for p in self._parts.forward:
-            if p.name in self._main and p.name not in self._tensors and repr(self._main[p.name]) != _normal(p.default):
-                values[p.name] = repr(self._main[p.name])
+            if p.name in self._main and p.name not in self._tensors and _said(self._main[p.name]) != _normal(p.default):
+                values[p.name] = _said(self._main[p.name])
             elif p.name not in self._tensors and p.default:
                 left_out.append(p)
             elif p.name not in self._tensors:
@@ -903,21 +907,22 @@ class _SeenInputs:
             dtype_name=dtype,
             seen=cases,
             weight=self._calls[0].times if cases else None,
+            left_out_calls=self._left_out_calls,
         )
 
     def _init(self) -> tuple[dict[str, str], list[str]]:
         """Expressions for the constructor's arguments, sizes of the inputs among them, and those that are guesses."""
         named = (self._names | self._shares).items()
         steady = {sizes[0]: name for sizes, name in named if len(set(sizes)) == 1 and sizes[0] > 1}
-        shape = next(iter(self._shapes.values()), ["1"])
+        shape = next(filter(None, self._shapes.values()), ["1"])
         meant = {"COLS": shape[-1], "CHANNELS": shape[1] if len(shape) > 2 else shape[-1]}
         init: dict[str, str] = {}
         unsure: list[str] = []
         for p in self._parts.init:
             if p.name in self._made_with:
                 value = self._made_with[p.name]
-                if repr(value) != _normal(p.default):
-                    init[p.name] = steady.get(value, repr(value)) if type(value) is int else repr(value)
+                if _said(value) != _normal(p.default):
+                    init[p.name] = steady.get(value, _said(value)) if type(value) is int else _said(value)
             elif not p.default:
                 expression, sure = _init_value(p)
                 by_name = {_MEANT.get(name.lower(), name): name for name in self._names.values()}
@@ -927,25 +932,52 @@ class _SeenInputs:
                 unsure += [] if sure else [p.name]
         return init, unsure
 
-    def _expression(self, name: str, dtype: str) -> str:
-        """A tensor of that shape and form with random values."""
+    def _input(self, name: str, dtype: str) -> Input:
+        """A tensor of that shape and form with random values: what `_extents` tells of is made, and a part of it is
+        taken; without that it is contiguous, for a person to look at."""
         its, shape = self._tensors[name], self._shapes[name]
-        stride = its.stride or row_major(its.shape)
-        order = sorted(range(len(shape)), key=lambda axis: (-stride[axis], axis))
-        sizes, steps = [its.shape[axis] for axis in order], tuple(stride[axis] for axis in order)
-        stored, part = [shape[axis] for axis in order], ""
-        if len(order) > 1 and steps != row_major(sizes) and steps == row_major([*sizes[:-1], steps[-2]]):
-            stored, part = [*stored[:-1], str(steps[-2])], f"[..., :{stored[-1]}]"  # a part of wider rows
-        made = self._values(its, ", ".join(stored), dtype) + part
-        back = [order.index(axis) for axis in range(len(order))]
-        return made if order == sorted(order) else f"{made}.permute({', '.join(map(str, back))})"
+        order, expanded = _memory_order(its)
+        stored = self._stored(name)
+        if stored is None:
+            note = f"its strides were {its.stride}, and are not here"
+            return Input(name, self._values(its, shape, dtype), look=note)
+        base = ["1" if axis in expanded else shape[axis] for axis in order]
+        taken = [f":{size}" if size != whole else ":" for size, whole in zip(base, stored, strict=False)]
+        taken += ["0"] * (len(stored) - len(base))
+        made = self._values(its, stored, dtype)
+        places = ", ".join(str(order.index(axis)) for axis in sorted(order))
+        back = "" if order == sorted(order) else f".permute({places})"
+        expand = f".expand({', '.join(shape)})" if expanded else ""
+        while taken and taken[-1] == ":":
+            taken.pop()
+        part = f"[{', '.join(taken)}]" if taken else ""
+        bracketed = f"({made})" if " > " in made and (part or back or expand) else made
+        return Input(name, f"{bracketed}{part}{back}{expand}")
 
-    def _values(self, its: SeenTensor, size: str, dtype: str) -> str:
+    def _stored(self, name: str) -> list[str] | None:
+        """The sizes of what the tensor is a part of, in the order of memory; None where it is a part of no such."""
+        order, expanded = _memory_order(self._tensors[name])
+        tensors = [its for call in self._calls if isinstance(its := call.arguments[name], SeenTensor)]
+        found = [extents for its in tensors if (extents := _extents(its, order, expanded))]
+        if len(found) < len(tensors):
+            return None
+        stored = []
+        for position, axis in enumerate(order):
+            size = "1" if axis in expanded else self._shapes[name][axis]
+            sizes = [1 if axis in expanded else its.shape[axis] for its in tensors]
+            stored.append(_wider(size, sizes, [extents[position] for extents in found]))
+        told = [size for size in stored if size is not None]
+        step = found[0][-1]  # all calls have the same
+        return [*told, *([str(step)] if step > 1 else [])] if len(told) == len(stored) else None
+
+    def _values(self, its: SeenTensor, shape: Sequence[str], dtype: str) -> str:
+        size = ", ".join(shape) or "()"
         if its.dtype == "bool":
             return f"torch.rand({size}) > 0.5"
         if its.dtype not in FLOATS:
             cast = "" if its.dtype == "int64" else f".to(torch.{its.dtype})"
-            return f"torch.randint({its.low}, {self._bound_of(its)}, ({size}{'' if ', ' in size else ','})){cast}"
+            sizes = f"({size}{',' * (len(shape) == 1)})" if shape else size
+            return f"torch.randint({its.low}, {self._bound_of(its)}, {sizes}){cast}"
         values = _as_seen(f"torch.randn({size})", its)
         return f"{values}.to({'getattr(torch, DTYPE)' if its.dtype == dtype else f'torch.{its.dtype}'})"
 
@@ -1018,9 +1050,76 @@ def _as_seen(normal: str, its: SeenTensor) -> str:
 def _form(call: SeenCall) -> Json:
     """What calls have in common that differ in sizes only."""
     return {
-        name: (len(its.shape), its.dtype, its.stride is None) if isinstance(its, SeenTensor) else its
+        name: (len(its.shape), its.dtype) if isinstance(its, SeenTensor) else its
         for name, its in call.arguments.items()
     }
+
+
+def _lies_alike(call: SeenCall, first: SeenCall) -> bool:
+    """Whether the tensors lie in memory as those of the first call of that form, which are timed."""
+    pairs = [(its, first.arguments[name]) for name, its in call.arguments.items()]
+    return all(
+        (told := _parts_taken(main, main)) is None or _parts_taken(its, main) == told
+        for its, main in pairs
+        if isinstance(its, SeenTensor) and isinstance(main, SeenTensor)
+    )
+
+
+def _parts_taken(its: SeenTensor, main: SeenTensor) -> Json:
+    """Of which dimensions a tensor is a part, seen in the order of another one."""
+    order, expanded = _memory_order(main)
+    if (extents := _extents(its, order, expanded)) is None:
+        return None
+    kept = [1 if axis in expanded else its.shape[axis] for axis in order]
+    return [[size < whole for size, whole in zip(kept, extents, strict=False)], extents[-1]]
+
+
+def _memory_order(its: SeenTensor) -> tuple[list[int], set[int]]:
+    """The dimensions from the outermost in memory to the innermost, and those of which all rows are one."""
+    steps, inner = list(its.stride or row_major(its.shape)), 1
+    expanded = {axis for axis, size in enumerate(its.shape) if size > 1 and steps[axis] == 0}
+    for axis in reversed(range(len(steps))):  # where nothing tells, as in a contiguous tensor
+        steps[axis] = inner if its.shape[axis] < 2 or axis in expanded else steps[axis]
+        inner = steps[axis] * (1 if axis in expanded else max(its.shape[axis], 1))
+    return sorted(range(len(steps)), key=lambda axis: (-steps[axis], axis)), expanded
+
+
+def _extents(its: SeenTensor, order: Sequence[int], expanded: Collection[int]) -> tuple[int, ...] | None:
+    """The shape, in that order, of a contiguous tensor that this one is a part of: the first of each dimension, and of
+    a last one, which it lacks, one element. None where there is no such."""
+    steps = its.stride or row_major(its.shape)
+    varied = [axis for axis in order if its.shape[axis] > 1 and axis not in expanded]
+    if any(its.shape[axis] > 1 and steps[axis] for axis in expanded) or any(not steps[axis] for axis in varied):
+        return None
+    extents = {axis: 1 if axis in expanded else its.shape[axis] for axis in order}
+    for outer, inner in itertools.pairwise(varied):
+        extents[inner], rest = divmod(steps[outer], steps[inner])
+        if rest or extents[inner] < its.shape[inner]:
+            return None
+    return (*(extents[axis] for axis in order), steps[varied[-1]] if varied else 1)
+
+
+def _wider(size: str, sizes: Sequence[int], widths: Sequence[int]) -> str | None:
+    """The width of rows of which a size is used, for the sizes of all cases; None where nothing says it."""
+    if list(sizes) == list(widths):
+        return size
+    if len(set(widths)) == 1 and widths[0] >= 8:  # more than a small case makes of a size below
+        return str(widths[0])
+    pairs = list(zip(sizes, widths, strict=True))
+    if 0 not in sizes and len({width / its for its, width in pairs}) == 1 and widths[0] % sizes[0] == 0:
+        return f"{widths[0] // sizes[0]} * {size if size.isidentifier() else f'({size})'}"
+    return f"{size} + {widths[0] - sizes[0]}" if len({width - its for its, width in pairs}) == 1 else None
+
+
+def _said(value: Json) -> str:
+    """A literal as an expression: what numpy makes of a float, or a member of an enumeration, as the plain value."""
+    if isinstance(value, list | tuple):
+        said = ", ".join(map(_said, value))
+        return f"[{said}]" if isinstance(value, list) else f"({said}{',' * (len(value) == 1)})"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    plain = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
+    return repr(plain(value) if plain else value)
 
 
 def _normal(expression: str) -> str:

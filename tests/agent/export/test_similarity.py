@@ -130,6 +130,16 @@ def test_tasks_of_one_name_file_or_model_are_a_family_named_after_the_first() ->
     assert families(tasks) == {"a": "softmax", "b": "other", "c": "softmax", "d": "other"}
 
 
+def test_families_of_many_versions_and_of_chains_of_tasks_are_found_in_linear_time() -> None:
+    model = "class Model:\n    def forward(self, x):\n        return x{}"
+    versions = {f"v{n}": ("softmax", f"{model.format(' + 1')}  # {n}") for n in range(2000)}
+    chain = {f"c{n}": (f"task {n // 2}", model.format(".t()" * ((n + 1) // 2))) for n in range(200)}
+    started = time.process_time()
+    assert set(families(versions).values()) == {"softmax"}
+    assert time.process_time() - started < 5.0
+    assert set(families(dict(reversed(chain.items()))).values()) == {"task 99"}
+
+
 def test_a_family_lies_in_one_split_which_no_new_task_moves() -> None:
     tasks = {t.sha256: (t.name, t.source) for t in builtin_tasks()}
     fractions = Fractions(0.2, 0.3)

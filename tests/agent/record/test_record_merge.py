@@ -141,9 +141,10 @@ def test_two_runs_that_share_no_more_than_their_id_are_not_mixed(tmp_path: Path)
     assert query(ours, "SELECT count(*) FROM events") == [(5,)]
 
 
-def test_verifications_of_several_machines_are_all_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("purpose", ["verify", "unfinished"])
+def test_verifications_of_several_machines_are_all_kept(tmp_path: Path, purpose: str) -> None:
     common = [*plain_run(RUNS[0], 1), RunEnded(RUNS[0], StopReason.ATTEMPTS, 1, 1, f"{RUNS[0]}/1", None, 1.0)]
-    made = (verified(1, "verify", held=held, at=2e9 + held) for held in (True, False))
+    made = (verified(1, purpose, held=held, at=2e9 + held) for held in (True, False))
     here, there = (replace(event, run_id=RUNS[0], attempt_id=f"{RUNS[0]}/1") for event in made)
     ours = machine(tmp_path / "a", [*common, here])
     theirs = machine(tmp_path / "b", [*common, there])
@@ -153,7 +154,7 @@ def test_verifications_of_several_machines_are_all_kept(tmp_path: Path) -> None:
     assert content(theirs)[RUNS[0]] == [*common, there, here]
     assert joined(ours, theirs).same == (RUNS[0],)
     with Store.open(tmp_path / "a") as store:
-        assert store.runs()[0].verified is False  # the latest that came
+        assert store.runs()[0].verified is (False if purpose == "verify" else None)  # the latest that came
 
 
 def test_a_dry_run_says_the_same_and_changes_nothing(tmp_path: Path) -> None:

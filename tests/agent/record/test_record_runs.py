@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.attempt import StopReason
-from kerneltune.agent.events import Event, Judged, Proposed, RunEnded, RunResumed
+from kerneltune.agent.attempt import best as leader
+from kerneltune.agent.events import Event, Judged, Proposed, Replied, RunEnded, RunResumed, Verified
 from kerneltune.agent.record import query
 from kerneltune.agent.record.query import Filter
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.record.trajectory import trajectory
+from kerneltune.agent.view.state import ViewState, fold
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Comparison, Status, Verdict
-from tests.agent.record.samples import attempt, started
+from tests.agent.record.samples import arbitrary, attempt, started
 from tests.agent.record.test_record_receipts import verified
 
 RUNS = [f"20261121-09{n:02}00-softmax-{n:04x}" for n in range(8)]
@@ -73,8 +75,9 @@ def test_a_run_in_short_is_what_the_fold_over_its_events_says(
         turns = [e for e in events if e.kind in ("run_started", "run_resumed", "run_ended")]
         last = turns[-1]
         assert summary.why == (last.why if isinstance(last, RunEnded) else None)
-        led = [e.attempt_id for e in events if isinstance(e, Judged) and e.best]
-        named = last.best_attempt_id if isinstance(last, RunEnded) else led[-1] if led else None
+        later = {e.attempt_id: e.verdict.accepted for e in events if isinstance(e, Verified) and e.purpose == "verify"}
+        led = leader(a for a in folded.attempts if later.get(a.attempt_id, True))
+        named = last.best_attempt_id if isinstance(last, RunEnded) else led and led.attempt_id
         assert summary.best_attempt_id == named
         best = next((a for a in folded.attempts if a.attempt_id == named), None)
         assert summary.best_speedup == (best.speedup if best else None)
@@ -197,3 +200,15 @@ def test_parents_that_go_round_in_a_circle_end_somewhere(store: Store) -> None:
         assert isinstance(proposed, Proposed)
         store.write(replace(proposed, parent_id=f"{run_id}/{parent}"))
     assert [a.number for a in store.ancestors(store.load_trajectory(run_id).attempts[2])] == [2, 1]
+
+
+def test_numbers_that_no_json_has_hide_no_suite_and_no_spending(store: Store) -> None:
+    limits: list[dict[str, Any]] = [{"suite": "mine"}, {"max_time_s": float("inf")}, {"max_time_s": float("nan")}]
+    for run_id, its in zip(RUNS, limits, strict=False):
+        store.write(replace(started(run_id), limits=its))
+    for seed, tokens in enumerate((float("inf"), 2**62, 2**62)):
+        usage = {"input_tokens": tokens}
+        store.write(arbitrary(Replied, random.Random(seed), run_id=RUNS[0], usage=usage))
+    assert (store.suites(), store.of_suite("mine")) == (["mine"], [RUNS[0]])
+    assert store.spending(RUNS[0])[:2] == (3, 2**63 - 1)
+    assert all(fold(ViewState(), event).budgets(0) == () for event in store.load_events(RUNS[1]))

@@ -14,7 +14,7 @@ from kerneltune.agent.record.trajectory import trajectory
 from kerneltune.agent.report.data import Claim, RunData, claim, ranked
 from kerneltune.agent.report.page import facts, moment, run_page, shows
 from kerneltune.tools.schema.codec import number
-from kerneltune.tools.schema.verdict import Comparison, Status, Verdict
+from kerneltune.tools.schema.verdict import Comparison, NotTimed, Status, Verdict
 from tests.agent.report.made import CHECKED, SANITIZER, correct, events, failed, hostile, material, receipt, verified
 
 
@@ -82,6 +82,12 @@ def test_without_a_gpu_nothing_is_said_about_speed() -> None:
     assert told.tone == "untimed"
     assert "there was no GPU, so nothing here says whether it is fast" in told.text
     assert not re.search("µs|x the speed", told.text)
+
+
+def test_what_a_gpu_judged_and_nobody_timed_was_right_on_the_gpu() -> None:
+    told = of(replace(CHECKED, not_timed=NotTimed.SHARED), gpu="NVIDIA H200")
+    assert "is right on the GPU, and was not timed: others use this GPU; so nothing here says" in told.text
+    assert not re.search("interpreter|ranked by the bytes", told.text)
 
 
 def test_when_nothing_was_accepted_it_says_so_and_how_attempts_ended() -> None:

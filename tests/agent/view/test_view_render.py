@@ -382,6 +382,22 @@ def test_a_best_that_was_not_timed_on_a_gpu_is_not_blamed_on_its_absence() -> No
         assert ("no GPU" in block) is told
 
 
+@pytest.mark.parametrize("strange", [float("nan"), float("inf"), float("-inf"), 0.0, 1e300])
+def test_numbers_that_cannot_be_are_shown_and_not_drawn(strange: float) -> None:
+    events: list[Event] = []
+    for event in GPU_RUN:
+        if isinstance(event, Judged) and event.verdict.timing:
+            timing = replace(event.verdict.timing, median_us=strange)
+            compared = tuple(replace(c, speedup=strange, baseline_us=strange) for c in event.verdict.comparisons)
+            verdict = replace(event.verdict, timing=timing, comparisons=compared, sol_fraction=strange)
+            event = replace(event, verdict=verdict, bench_s=strange, rank_key=(strange,))
+        events.append(event)
+    state = reduce(fold, [*events, replace(ENDED, elapsed_s=strange)], ViewState())
+    assert all(value is None or value < 1e18 for value in curve_of(state).values)
+    assert drawn(render(state, (120, 40), NOW), 120, 40)
+    assert summary_text(state)
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for file_name, text in stored_renderings().items():

@@ -201,3 +201,26 @@ def test_the_views_do_not_load_torch() -> None:
         "print(sorted({'torch', 'triton', 'sqlmodel'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+class Counted(str):
+    """An id that counts how often one is compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_an_attempt_is_found_without_a_look_at_all_others() -> None:
+    made = [
+        [replace(e, attempt_id=Counted(f"r-7f3a/{number}")) for e in attempt(number, "rows", None, Status.WRONG)]  # type: ignore[arg-type]
+        for number in range(1, 301)
+    ]
+    events = [each[step] for step in range(5) for each in made]  # all are under way at once
+    assert [a.verdict is not None for a in folded(events).attempts] == [True] * 300
+    assert Counted.compared < 10 * len(events)
+    backwards = folded([*made[4], *made[2], *made[3], made[2][0]])  # what is proposed again is the latest
+    assert [(a.number, a.verdict is not None) for a in backwards.attempts] == [(5, True), (4, True), (3, False)]
