@@ -164,10 +164,11 @@ _VALUE = r"[A-Za-z0-9_\-+/=.~%!$#^*]"
 _VALUE_CHARACTER = re.compile(_VALUE)
 _NAMED = re.compile(
     rf"""((?:api|access|secret|private|auth|account|signing|encryption|subscription|license)[_-]?key|secret|token(?!iz)
-    |credential|auth(?:orization)?|(?-i:[A-Z0-9_]{{1,64}}_KEY))
+    |credential|auth(?:orization)?|(?-i:(?<=[A-Z0-9_])_KEY))
     ({_MORE}{_GAP}(?:(?:bearer|basic|token)\s+)?)({_VALUE}{{16,400}})""",
     re.IGNORECASE | re.VERBOSE,
 )
+_BEFORE, _OWN = re.compile(r"[A-Z0-9_]{0,64}\Z"), re.compile(r"[A-Z0-9_]*_KEY")  # of a variable of somebody's own
 _PASSWORD = re.compile(
     rf"(passw(?:or)?d|passphrase|passwd|[_-]pwd)({_MORE}{_GAP})([^\s\"'\\,;&(){{}}\[\]<>]{{4,}})(?![\w(\[.])",
     re.IGNORECASE,
@@ -204,10 +205,20 @@ _INTERNAL_HOST = re.compile(
 )
 _URL_HOST = re.compile(r"(?<=://)(?!localhost|127\.0\.0\.1|\[::1\])(?:[^\s/@]*@)?[^\s/:@\"'\\]+")
 _TOP = "com org net edu gov mil int info biz dev app ai cloud tech local lan internal corp home intranet example test"
+# In a kernel's source stands x@self.wq, a matrix product: two letters are a country's, and few words follow self.
+_COUNTRIES = (
+    "ac ad ae af ag ai al am ao aq ar as at au aw ax az ba bb bd be bf bg bh bi bj bm bn bo br bs bt bw by bz ca cc cd"
+    " cf cg ch ci ck cl cm cn co cr cu cv cw cx cy cz de dj dk dm do dz ec ee eg er es et eu fi fj fk fm fo fr ga gb gd"
+    " ge gf gg gh gi gl gm gn gp gq gr gs gt gu gw gy hk hm hn hr ht hu id ie il im in io iq ir is it je jm jo jp ke kg"
+    " kh ki km kn kp kr kw ky kz la lb lc li lk lr ls lt lu lv ly ma mc md me mg mh mk ml mn mo mp mq mr ms mt mu mw mx"
+    " my mz na nc ne nf ng ni nl no np nr nu nz om pa pe pf pg ph pk pl pm pn pr ps pt pw py qa re ro rs ru rw sa sb sc"
+    " sd se sg sh si sk sl sm sn so sr ss st su sv sx sy sz tc td tf tg th tj tk tl tm tn to tr tt tv tw tz ua ug uk us"
+    " uy uz va vc ve vg vi vn vu wf ws ye yt za zm zw"
+)
 _AT_DOMAIN = re.compile(r"@(?<=[\w+%-]@)[A-Za-z0-9-]+\.[A-Za-z]")
 _EMAIL = re.compile(
-    r"(?:(?<![\w.+%\-\\])|(?<=\\[nrtbf])|(?<=\\\\))[A-Za-z0-9_][\w.+%-]*@(?:[A-Za-z0-9-]+\.)+"
-    rf"(?:{_TOP.replace(' ', '|')}|(?!mm|mv|nn)[a-z]{{2}})(?![\w(\[-]|\.\w)"
+    r"(?:(?<![\w.+%\-\\])|(?<=\\[nrtbf])|(?<=\\\\))[A-Za-z0-9_][\w.+%-]*@(?!self\.(?!com|org|net))(?:[A-Za-z0-9-]+\.)+"
+    rf"(?:{f'{_TOP} {_COUNTRIES}'.replace(' ', '|')})(?![\w(\[-]|\.\w)"
 )
 _DOTTED = re.compile(r"\.\d{1,3}\.\d")
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
@@ -340,7 +351,7 @@ def _without_named(text: str) -> str:
     done = at = 0
     while found := _NAMED.search(text, at):
         at = found.start(3)
-        if not _is_random(found[3]) or _NAMES_HASH.search(found[1] + found[2]):
+        if not _is_random(found[3]) or _NAMES_HASH.search(_whole_name(text, found)):
             continue
         while at < len(text) and _VALUE_CHARACTER.match(text, at):
             at += 1
@@ -348,6 +359,13 @@ def _without_named(text: str) -> str:
             made += (text[done : found.start(3)], KEY)
             done = at
     return "".join((*made, text[done:]))
+
+
+def _whole_name(text: str, found: re.Match[str]) -> str:
+    """With its beginning, which the pattern does not look for: it would at each place, some hundred times."""
+    name = found[1] + found[2]
+    before = _BEFORE.search(text, max(found.start() - 64, 0), found.start()) if _OWN.match(name) else None
+    return before[0] + name if before else name
 
 
 def _without_passwords(text: str) -> str:
