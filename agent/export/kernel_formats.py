@@ -284,10 +284,11 @@ class Side(NamedTuple):
 
 
 class Counterpart(NamedTuple):
-    """A right attempt in another language, and which one that is."""
+    """A right attempt in another language, and its run."""
 
     side: Side
-    attempt_id: str
+    attempt: Attempt
+    run: Trajectory
 
 
 @dataclass
@@ -305,7 +306,7 @@ class Convert(Format):
         Feature("direction", "text", "what is turned into what: pytorch_to_triton, triton_to_ptx, cuda_to_triton, …"),
         Feature("source_code", "text", "what is turned: a file, or texts in PTX"),
         Feature("target_code", "text", "what it is turned into"),
-        Feature("other_attempt", "text", "id of the attempt on the other side; empty for PyTorch"),
+        Feature("other_attempt", "text", "id of the attempt that is turned; empty for PyTorch"),
         Feature("entry_point", "text", "the module in python_code; in other files it is called <entry_point>New"),
         Feature("module_name", "text", "the task's name"),
         Feature("uuid", "text", "of the pair of texts: the same pair has the same one in every export"),
@@ -325,7 +326,9 @@ class Convert(Format):
             place = (trajectory.run.task_sha256, side.language)
             rank = _rank(attempt, leads=attempt.attempt_id == best_id)
             if side.code and (place not in self._best or rank < self._best[place][0]):
-                self._best[place] = rank, Counterpart(side, attempt.attempt_id)
+                talks = tuple(c for c in trajectory.conversations if c.key == attempt.conversation)
+                alone = replace(trajectory, attempts=(attempt,), conversations=talks, best=None)
+                self._best[place] = rank, Counterpart(side, attempt, alone)
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """Of each right attempt a row from PyTorch, and two with each language that comes before its own."""
@@ -337,10 +340,13 @@ class Convert(Format):
                 yield ExportRow(pair | _talk(instructions.solve(run, made.language), made.file), attempt)
             for other in FOLDERS[: FOLDERS.index(made.language)] if made.code else ():
                 if (found := self._counterpart(trajectory, attempt, other)) is not None:
-                    for before, after in ((found.side, made), (made, found.side)):
-                        asked = instructions.convert(run, before.file, after.language)
-                        pair = _pair(run, before, after, found.attempt_id)
-                        yield ExportRow(pair | _talk(asked, after.file), attempt)
+                    mine = Counterpart(made, attempt, trajectory)
+                    elsewhere = None if found.run.run.run_id == run.run_id else found.run
+                    for before, after in ((found, mine), (mine, found)):
+                        asked = instructions.convert(run, before.side.file, after.side.language)
+                        pair = _pair(run, before.side, after.side, before.attempt.attempt_id)
+                        said = _talk(asked, after.side.file)
+                        yield ExportRow(pair | said, after.attempt, other=before.attempt, elsewhere=elsewhere)
 
     def _counterpart(self, trajectory: Trajectory, attempt: Attempt, language: str) -> Counterpart | None:
         """The nearest right attempt in a language that one was derived from, else the best of the task."""
@@ -348,7 +354,7 @@ class Convert(Format):
         while (parent := trajectory.parent(attempt)) is not None and parent.attempt_id not in seen:
             side = _side(parent.source) if right(parent) else None
             if side is not None and side.language == language and side.code:
-                return Counterpart(side, parent.attempt_id)
+                return Counterpart(side, parent, trajectory)
             seen.add(parent.attempt_id)
             attempt = parent
         found = self._best.get((trajectory.run.task_sha256, language))
@@ -432,7 +438,7 @@ def _fix_row(trajectory: Trajectory, broken: Attempt, found: Descendant) -> Expo
         "status_after": after,
         "broken_attempt": broken.attempt_id,
     }
-    return ExportRow(values, fixed)
+    return ExportRow(values, fixed, other=broken)
 
 
 # dpo ------------------------------------------------------------------------------------------------------------------
@@ -548,7 +554,7 @@ class Dpo(Format):
                 "rejected_status": str(pair.worse.status),
                 "rejected_attempt": pair.worse.attempt_id,
             }
-            yield ExportRow(values, pair.better)
+            yield ExportRow(values, pair.better, other=pair.worse)
 
     def _pairs(self, trajectory: Trajectory) -> list[Preference]:
         found = [p for _, its in by_language(trajectory) for p in preferences(its, self.seed, self.least_margin)]
