@@ -63,9 +63,10 @@ class Exporter:
     def __init__(self, recipe: Recipe, store: Store, progress: Progress) -> None:
         self._recipe, self._store, self._progress = recipe, store, progress
         self._rewards = rewards_of(recipe.rewards)
-        self._scrubber = Scrubber(recipe.private)
+        self._scrubber = Scrubber(recipe.private, store.run_ids())
         self._authors = Authors(lru_cache(maxsize=16)(self._run))
-        self._where = predicate(recipe.where, [r.name for r in self._rewards], recipe.formats)
+        rewards = [r.name for r in self._rewards]
+        self._where = predicate(recipe.where, rewards, recipe.formats, self._scrubber.text)
         self._duplicates: Duplicates | None = None
         self._same_rows = SameRows()
 

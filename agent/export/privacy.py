@@ -232,14 +232,20 @@ _IPV6 = re.compile(
 
 
 class Scrubber:
-    """Takes secrets out of texts and JSON values. What holds none stays as it is; twice does what once does."""
+    """Takes secrets out of texts and JSON values. What holds none stays as it is; twice does what once does. `runs`: ids
+    of runs; two that become alike are numbered, in the ids of their attempts, too, so that they still tell them apart."""
 
-    def __init__(self, names: PrivateNames = PrivateNames()) -> None:
+    def __init__(self, names: PrivateNames = PrivateNames(), runs: Iterable[str] = ()) -> None:
         named = ((names.hosts, HOST), (names.users, USER))
         self._names = [(_words(those), placeholder) for those, placeholder in named if those]
         self._literals = tuple({name.lower() for those, _ in named for name in those})
         self._folders = sorted(names.folders, key=lambda told: -len(told[0]))  # the innermost first
         self._clean: set[str] = set()
+        self._runs: dict[str, str] = {}
+        told: dict[str, Json] = {}
+        for run_id in runs:
+            told[_free(self.text(run_id), told)] = run_id
+        self._runs = {run_id: name for name, run_id in told.items() if name != run_id}
 
     def row(self, row: Mapping[str, Json]) -> dict[str, Json]:
         """The row of a table without secrets; its columns keep their names."""
@@ -258,6 +264,8 @@ class Scrubber:
         """The text without secrets."""
         if len(text) < _SHORTEST and text.isalnum() and not self._literals:
             return text
+        if self._runs and (name := self._runs.get((parts := text.partition("/"))[0])):
+            return "".join((name, *parts[1:]))
         if text in self._clean:
             return text
         mended = _PEM.sub(KEY, text) if "-----BEGIN" in text else text  # the only secret of several lines

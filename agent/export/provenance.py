@@ -229,7 +229,7 @@ class Provenance:
         versions = run.versions
         return {
             "schema_version": SCHEMA_VERSION,
-            "run_id": run.run_id,
+            "run_id": self.clean(run.run_id),
             "task": self.clean(run.task),
             "task_sha256": run.task_sha256,
             "family": self.clean(place.family),
@@ -269,7 +269,7 @@ class Provenance:
         thought = self._thought.get((attempt.conversation, attempt.turn)) if attempt.turn is not None else None
         made: Row = {
             **self._of_author(self._authors.of(self._trajectory, attempt)),
-            "attempt_id": attempt.attempt_id,
+            "attempt_id": self.clean(attempt.attempt_id),
             "language": language_of(attempt.source),
             "created": _moment(attempt.at),
             "status": attempt.status.value if attempt.status else None,
@@ -358,13 +358,19 @@ def _fields(features: Iterable[Feature]) -> dict[str, tuple[str, str]]:
     return {c.name: ("date" if c.name == "created" else kinds[c.kind], c.about) for c in features if c.kind in kinds}
 
 
-def predicate(where: Sequence[str], rewards: Iterable[str] = (), formats: Iterable[type[Format] | Format] = ()) -> Keep:
+def predicate(
+    where: Sequence[str],
+    rewards: Iterable[str] = (),
+    formats: Iterable[type[Format] | Format] = (),
+    clean: Callable[[str], str] = str,
+) -> Keep:
     """Whether a row is kept: all of the conditions must hold, each a field, an operator and a value.
     `status=correct|checked` holds for either. What is unknown (null) matches nothing, `!=` neither: nobody knows that
     it differs.
 
     The answer is for what every row has when it is asked without a format's name, and for what rows of that format
-    have of their own otherwise. rewards: names of the rewards' columns; formats: whose own columns may be asked for.
+    have of their own otherwise. rewards: names of the rewards' columns; formats: whose own columns may be asked for;
+    clean: what was done to texts that every row has, and is done to those that are asked for.
     Raises UsageError naming the condition, what is wrong with it, and what would work.
     """
     known = where_fields() | {f"reward_{name}": ("number", "a reward") for name in rewards}
@@ -378,7 +384,7 @@ def predicate(where: Sequence[str], rewards: Iterable[str] = (), formats: Iterab
             raise UsageError(f"--where {spec!r}: {name} is a column of {', '.join(having)}, not of {lacking}")
         of: str | None
         for of in having or (None,):
-            whose.setdefault(of, []).append(_compiled(spec, own[of] if of else known))
+            whose.setdefault(of, []).append(_compiled(spec, own[of] if of else known, str if of else clean))
     return lambda row, of=None: all(test(row) for test in whose.get(of, ()))
 
 
@@ -390,7 +396,7 @@ def _parted(spec: str) -> tuple[str, str, str]:
     return found[1], found[2], found[3]
 
 
-def _compiled(spec: str, known: Mapping[str, tuple[str, str]]) -> _Test:
+def _compiled(spec: str, known: Mapping[str, tuple[str, str]], clean: Callable[[str], str]) -> _Test:
     name, sign, text = _parted(spec)
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -402,7 +408,7 @@ def _compiled(spec: str, known: Mapping[str, tuple[str, str]]) -> _Test:
     values = [_value(name, kind, value.strip(), spec) for value in text.split("|")]
     if len(values) > 1 and sign in _ORDER:
         raise UsageError(f"--where {spec!r}: several values go with = and !=, not with {sign}")
-    test = _test(kind, sign, values)
+    test = _test(kind, sign, list(map(clean, values)) if kind == "text" else values)
     return lambda row: (value := row.get(name)) is not None and test(value)
 
 

@@ -261,6 +261,25 @@ def test_a_model_s_words_in_a_run_of_the_search_keep_the_model_s_terms(name: str
     assert "anthropic-commercial" in (tmp_path / "out" / "README.md").read_text()
 
 
+def test_a_name_in_a_run_s_id_is_gone_and_ids_still_tell_which_attempt_is_of_which_run(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "runs") as store:
+        for user in ("margaret", "hamilton"):
+            run_id = f"{user}-1"
+            store.write(replace(run(run_id=run_id).run, machine={"user": user}))
+            store.write_all(event for n in (1, 2) for event in tried(n, Status.CHECKED, n - 1 or None, run_id=run_id))
+    export(tmp_path / "runs", tmp_path / "out", *formats("rl-turns", "raw"), "--as", "jsonl")
+    text = "".join(path.read_text() for path in (tmp_path / "out").rglob("*.*l*"))
+    assert not re.search("margaret|hamilton", text)
+    turns = rows_of(tmp_path / "out", "rl-turns")
+    assert {row["run_id"] for row in turns} == {row["run_id"] for row in rows_of(tmp_path / "out", "raw")}
+    assert len({row["attempt_id"] for row in turns}) == 4
+    for row in turns:
+        assert [row["attempt_id"]] == row["attempts"]
+        assert {row["run_id"]} == {name.rpartition("/")[0] for name in (*row["attempts"], *row["parents"])}
+    told = export(tmp_path / "runs", tmp_path / "one", *formats("kto"), "--where", "run_id=hamilton-1")
+    assert told["rows"]["kto"] == {"train": 2}
+
+
 SECRETS = {
     "key": "sk-ant-api03-Zz9yXw8vUt7sRq6pOn5mLk4jIh3gFe2dCb1a",
     "hub": "hf_QwErTyUiOpAsDfGhJkLzXcVbNm1234567",
