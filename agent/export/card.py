@@ -143,6 +143,11 @@ class Card:
             and (split in (None, f.split) or (split == "other" and f.split not in _SPLITS))
         )
 
+    def to_train(self, name: str) -> str | None:
+        """The file of a format that is for training, from the export's folder; None where no row is."""
+        its = (f.path for f in self.files if f.format == name and f.split == "train" and not f.beside)
+        return next(its, None)
+
     def longest(self, name: str) -> int:
         """Estimated tokens of the longest row of a format."""
         return max((f.longest_tokens for f in self.files if f.format == name), default=0)

@@ -23,6 +23,7 @@ from kerneltune.agent.export import instructions
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.agent.record.trajectory import Conversation, Message, Trajectory
+from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import Status
 
@@ -421,9 +422,17 @@ class ChatFormat(Format):
     empty: Literal["drop", "keep"] = "drop"
     calls: Literal["all", "one"] | None = None
     system: Literal["full", "short"] = "full"
+    _unknown: list[str] = field(default_factory=list, init=False)  # languages of runs without a short prompt
+
+    def notes(self) -> Iterator[str]:
+        """Of runs without a short prompt."""
+        yield from instructions.left_out(self.name, self._unknown)
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """One row a conversation, or one a window; none where the dialect makes nothing of it."""
+        if self.system == "short" and trajectory.run.language not in FOLDERS:
+            self._unknown.append(trajectory.run.language)
+            return
         tried = {attempt.conversation for attempt in trajectory.attempts}
         for shown, its, best in judged_dialogues(trajectory, seen=self.seen, whole=self.whole):
             if self.empty == "drop" and shown.key not in tried:

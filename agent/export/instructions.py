@@ -9,6 +9,7 @@ import ast
 import hashlib
 import re
 import uuid
+from collections.abc import Collection, Iterator
 from functools import cache, lru_cache
 from pathlib import Path, PurePath
 
@@ -21,7 +22,7 @@ from kerneltune.prompts import code, render
 from kerneltune.tools.languages.base import language as language_in
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.receipt import author_view
-from kerneltune.tools.schema.codec import syntax_tree
+from kerneltune.tools.schema.codec import one_line, plural, syntax_tree
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Verdict
 from kerneltune.tools.task.load import MAIN, CaseDef, TaskFile, assignments, class_named, visible_source
@@ -124,6 +125,14 @@ def precision_words(source: str) -> str:
     """What a task's source declares about arithmetic, in words."""
     declared = str(constants(source).get("PRECISION") or "")
     return PRECISIONS.get(declared, declared or _REFERENCE)
+
+
+def left_out(made_by: str, languages: Collection[str]) -> Iterator[str]:
+    """What a format says of runs in languages that this version does not know, one each; it cannot ask for them."""
+    if languages:
+        named = ", ".join(sorted({one_line(name, 40) for name in languages})[:5])
+        runs = plural(len(languages), "run")
+        yield f"{made_by}: {runs} left out, in languages that this version does not know: {named}"
 
 
 # What may be told -----------------------------------------------------------------------------------------------------

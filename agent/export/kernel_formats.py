@@ -8,6 +8,7 @@ is unknown.
 import ast
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
@@ -25,8 +26,9 @@ from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.languages.ptx.loader import ptx_texts
-from kerneltune.tools.schema.codec import unified_diff
+from kerneltune.tools.schema.codec import plain, unified_diff
 from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import MOST_OF_A_NAME
 
 Per = Literal["task", "target", "run"]  # `target`: a task on each GPU, or on each architecture where nothing is timed
 By = Literal["right", "faster"]
@@ -215,9 +217,12 @@ def around(source: str, hole: "KernelBody", bodies: Sequence["KernelBody"]) -> t
 
 def launched_bodies(attempt: Attempt) -> "list[KernelBody]":
     """The bodies of the kernels that an attempt launches, without those of what they call, such as TorchInductor's
-    one-line helpers; all where the record does not name what was launched."""
+    one-line helpers; all where the record does not name what was launched. Of two kernels of one name it does not say
+    which."""
     launched, bodies = {kernel.name for kernel in attempt.kernels}, kernel_bodies(attempt.source)
-    return [body for body in bodies if body.kernel in launched] or bodies
+    names = Counter(plain(body.kernel, MOST_OF_A_NAME) for body in bodies)
+    known = {name for name, n in names.items() if n == 1 and (name in launched or not launched)}
+    return [body for body in bodies if plain(body.kernel, MOST_OF_A_NAME) in known]
 
 
 @dataclass(frozen=True)

@@ -232,8 +232,8 @@ _IPV6 = re.compile(
 
 
 class Scrubber:
-    """Takes secrets out of texts and JSON values. What holds none stays as it is; twice does what once does. `runs`: ids
-    of runs; two that become alike are numbered, in the ids of their attempts, too, so that they still tell them apart."""
+    """Takes secrets out of texts and JSON values. What holds none stays as it is; twice does what once does. `runs`:
+    ids of runs; those that become alike are numbered, in the ids of their attempts, too."""
 
     def __init__(self, names: PrivateNames = PrivateNames(), runs: Iterable[str] = ()) -> None:
         named = ((names.hosts, HOST), (names.users, USER))

@@ -33,6 +33,7 @@ from kerneltune.agent.export.rewards import (
     turns_of,
 )
 from kerneltune.agent.record.trajectory import Message, Trajectory
+from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.schema.errors import UsageError
 
@@ -262,6 +263,11 @@ class Verl(Format):
         self._first: dict[tuple[str, str], tuple[bool, float, str]] = {}  # by task and language
         self._indices: dict[tuple[str, str], int] = {}
         self._judged: dict[tuple[str, str], list[int]] = {}  # right ones, all of which that is known
+        self._unknown: list[str] = []  # languages of runs
+
+    def notes(self) -> Iterator[str]:
+        """Of runs without a prompt."""
+        yield from instructions.left_out(self.name, self._unknown)
 
     def set_splits(self, splits: Mapping[str, str]) -> None:
         """A row says the split too, where verl's tools look for it."""
@@ -270,6 +276,9 @@ class Verl(Format):
     def survey(self, trajectory: Trajectory) -> None:
         """Choose the run that speaks for each task and language: the first that had a GPU, else the first."""
         run, key = trajectory.run, _asked_for(trajectory.run)
+        if run.language not in FOLDERS:
+            self._unknown.append(run.language)
+            return
         claim = (run.gpu is None, run.at, run.run_id)
         self._first[key] = min(claim, self._first.get(key, claim))
         self._indices.clear()

@@ -107,6 +107,15 @@ def test_the_reward_that_the_card_names_for_verl_is_a_file_of_ours() -> None:
     assert all((ROOT / path).is_file() for path in named)
 
 
+@pytest.mark.parametrize("of", ["sharegpt", "verl"])
+def test_the_file_that_the_card_gives_to_a_trainer_is_the_one_for_training(of: str) -> None:
+    files = [DataFile(of, split, f"data/{of}/{split}-00000.jsonl", beside=False, rows=3) for split in ("test", "train")]
+    text = card(made(formats=[format_of(of)], files=files), Statistics())
+    assert re.findall(rf"path/to/this/folder/(data/{of}[^\s\"]*)", text) == [f"data/{of}/train-00000.jsonl"]
+    held_out = card(made(formats=[format_of(of)], files=files[:1]), Statistics())
+    assert f"path/to/this/folder/data/{of}" not in held_out
+
+
 def test_the_front_matter_names_what_datasets_can_load() -> None:
     found = yaml.safe_load(front_matter(made()))
     assert [c["config_name"] for c in found["configs"]] == ["kto"]

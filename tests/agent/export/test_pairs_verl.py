@@ -1,12 +1,15 @@
 """verl's rows: a prompt for each task, and the reference that answers are judged by."""
 
+from dataclasses import replace
+
 import pytest
 
+from kerneltune.agent.export.base import format_of
 from kerneltune.agent.export.instructions import operators
 from kerneltune.agent.export.rl_formats import Verl
 from kerneltune.tools.schema.verdict import Status
 from kerneltune.tools.task.load import builtin_tasks
-from tests.agent.export.made_runs import AT, H200, SOFTMAX, TASK, rows, run, tried
+from tests.agent.export.made_runs import AT, H200, SOFTMAX, TASK, conversation, rows, run, tried
 
 OTHER = "import torch\nclass Model(torch.nn.Module): ...\ndef get_inputs(): return []\n"
 DRKERNEL = {"entry_point", "level", "module_name", "ops", "original_prompt", "repo_name", "type", "uuid"}
@@ -45,6 +48,15 @@ def test_a_row_tells_how_often_its_task_was_solved() -> None:
     (row,) = rows(Verl(), run(tried(1, Status.WRONG), tried(2, Status.WRONG)), again)
     assert row["solve_rate"] == pytest.approx(1 / 3)
     assert rows(Verl(), run())[0]["solve_rate"] is None
+
+
+@pytest.mark.parametrize("spec", ["verl", "sft-chat:system=short"])
+def test_a_run_in_a_language_of_a_later_version_is_left_out_with_a_note(spec: str) -> None:
+    its = run(tried(1, Status.CHECKED, turn=1, run_id="r2"), run_id="r2", said=conversation([(1, "a")], "r2"))
+    later, form = replace(its, run=replace(its.run, limits={"language": "tile"})), format_of(spec)
+    assert len(rows(form, its, later)) == 1
+    (note,) = form.notes()
+    assert note == f"{form.name}: 1 run left out, in languages that this version does not know: tile"
 
 
 def test_splits_are_those_of_the_export() -> None:
