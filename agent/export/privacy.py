@@ -8,6 +8,7 @@ a mark or a name (a bare string of 40 characters, something in base64), and thos
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -242,9 +243,9 @@ class Scrubber:
         self._folders = sorted(names.folders, key=lambda told: -len(told[0]))  # the innermost first
         self._clean: set[str] = set()
         self._runs: dict[str, str] = {}
-        told: dict[str, Json] = {}
+        told, alike = dict[str, Json](), Counter[str]()
         for run_id in runs:
-            told[_free(self.text(run_id), told)] = run_id
+            told[_free(self.text(run_id), told, alike)] = run_id
         self._runs = {run_id: name for name, run_id in told.items() if name != run_id}
 
     def row(self, row: Mapping[str, Json]) -> dict[str, Json]:
@@ -303,12 +304,12 @@ class Scrubber:
             return self.text(_dumped(value))
         if not isinstance(value, dict):
             return [self._value(v, level + 1) for v in value]
-        made: dict[str, Json] = {}
+        made, alike = dict[str, Json](), Counter[str]()
         for key, inner in value.items():
             secret = isinstance(inner, str) and isinstance(key, str) and _is_secret(key, inner)
             if isinstance(inner, str) and isinstance(key, str) and _URL_FIELDS.match(key):
                 inner = _URL_HOST.sub(HOST, inner)
-            made[_free(self.text(str(key)), made)] = KEY if secret else self._value(inner, level + 1)
+            made[_free(self.text(str(key)), made, alike)] = KEY if secret else self._value(inner, level + 1)
         return made | self._unspelled(value, made)
 
 
@@ -319,10 +320,13 @@ def _dumped(value: Json) -> str:
         return "…"
 
 
-def _free(key: str, taken: Mapping[str, Json]) -> str:
-    if key not in taken:
-        return key
-    return next(name for n in range(2, len(taken) + 3) if (name := f"{key}-{n}") not in taken)
+def _free(key: str, taken: Mapping[str, Json], alike: Counter[str]) -> str:
+    """A key that is not taken, numbered from where the last one `alike` was."""
+    name = key
+    while name in taken:
+        alike[key] += 1
+        name = f"{key}-{alike[key] + 1}"
+    return name
 
 
 def _words(names: Iterable[str]) -> re.Pattern[str]:
