@@ -79,6 +79,11 @@ def by_language(trajectory: Trajectory) -> list[tuple[str, Trajectory]]:
     return [(language, replace(trajectory, attempts=tuple(its))) for language, its in found.items()]
 
 
+def failing(attempt: Attempt) -> bool:
+    """Known to fail, with a file: of one that was no text, or too long, the record has none."""
+    return fails(attempt) and bool(attempt.source.strip())
+
+
 def _rank(attempt: Attempt, *, leads: bool) -> Rank:
     """Smaller is better."""
     if attempt.timing is None:
@@ -423,7 +428,7 @@ class Fix(Format):
         for _, its in by_language(trajectory):
             lineage = Lineage(its)
             for attempt in its.attempts:
-                found = lineage.nearest(attempt) if fails(attempt) else None
+                found = lineage.nearest(attempt) if failing(attempt) else None
                 if found is not None and found.attempt.source != attempt.source:
                     yield _fix_row(trajectory, attempt, found)
 
@@ -479,7 +484,7 @@ def preferences(trajectory: Trajectory, seed: int, least_margin: float = 1.0) ->
 def _right_over_failing(trajectory: Trajectory, lineage: Lineage, rng: Random) -> Iterator[Preference]:
     good = [a for a in trajectory.attempts if right(a)]
     for attempt in trajectory.attempts if good else ():
-        if fails(attempt):
+        if failing(attempt):
             reached, parent = lineage.nearest(attempt), trajectory.parent(attempt)
             near = reached.attempt if reached else parent if parent and right(parent) else None
             yield Preference("right", near or rng.choice(good), attempt, near is not None)
@@ -606,7 +611,7 @@ class Kto(Format):
                 yield ExportRow(values, attempt)
 
     def _label(self, attempt: Attempt) -> bool | None:
-        if fails(attempt):
+        if failing(attempt):
             return False
         if not right(attempt):
             return None

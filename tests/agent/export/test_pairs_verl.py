@@ -65,6 +65,15 @@ def test_splits_are_those_of_the_export() -> None:
     assert rows(form, its)[0]["extra_info"]["split"] == "test"
 
 
+def test_a_task_that_only_lies_in_a_folder_like_ours_brings_its_reference_along() -> None:
+    changed = run(run_id="r2", task_source=TASK + "\n# changed\n")
+    theirs = run(run_id="r3", task="mine", task_source=OTHER)
+    told = [row["extra_info"] for row in rows(Verl(), run(), changed, theirs)]
+    assert [extra["type"] for extra in told] == ["builtin", "file", "file"]
+    codes = [extra["tools_kwargs"]["bench"]["create_kwargs"]["reference_code"] for extra in told]
+    assert codes == [None, TASK + "\n# changed\n", OTHER]
+
+
 def test_nothing_of_the_machine_or_of_a_held_out_case_is_in_a_row() -> None:
     (row,) = rows(Verl(), run(path="/home/someone/secret/mine.py", task_source=SOFTMAX.source))
     assert "someone" not in str(row)
