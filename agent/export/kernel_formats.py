@@ -88,7 +88,7 @@ def _rank(attempt: Attempt, *, leads: bool) -> Rank:
     """Smaller is better."""
     if attempt.timing is None:
         return _UNTIMED, 0.0, 0.0, False, attempt.at, attempt.attempt_id
-    tier = _TIERS.get(attempt.tier or "", _SCREENED)
+    tier = _tier(attempt)
     gain = -(attempt.speedup_low or 0.0)
     return tier, gain, attempt.timing.median_us, not leads, attempt.at, attempt.attempt_id
 
@@ -471,7 +471,7 @@ def preferences(trajectory: Trajectory, seed: int, least_margin: float = 1.0) ->
 
     Each attempt is the worse one of at most one pair of a kind, so the work grows as the attempts do. It is paired with
     its nearest right descendant, its fastest child or its parent where that is the better one (they differ by what was
-    changed), else with one drawn at random. Reads no texts.
+    changed), else with one drawn at random. A faster one was timed as thoroughly at least. Reads no texts.
     """
     lineage = Lineage(trajectory)
     rng = Random(f"{seed} {trajectory.run.run_id}")
@@ -496,15 +496,21 @@ def _faster_over_slower(trajectory: Trajectory, rng: Random, least_margin: float
     )
     highs = [_high_us(a) for a in timed]
     places = {a.attempt_id: place for place, a in enumerate(timed)}
+    thorough = [[place for place, a in enumerate(timed) if _tier(a) <= tier] for tier in range(_UNTIMED)]
     parents = [trajectory.parent(a) for a in timed]
     fastest_child = {p.attempt_id: i for i, p in reversed(list(enumerate(parents))) if p is not None}
     for attempt, parent in zip(timed, parents, strict=True):
-        n_faster = bisect_left(highs, _low_us(attempt) / least_margin)
-        if n_faster:
+        end, comparable = bisect_left(highs, _low_us(attempt) / least_margin), thorough[_tier(attempt)]
+        if n_faster := bisect_left(comparable, end):
             relatives = (fastest_child.get(attempt.attempt_id), places.get(parent.attempt_id) if parent else None)
-            near = next((place for place in relatives if place is not None and place < n_faster), None)
-            better = timed[rng.randrange(n_faster) if near is None else near]
+            near = next((p for p in relatives if p is not None and p < end and _tier(timed[p]) <= _tier(attempt)), None)
+            better = timed[comparable[rng.randrange(n_faster)] if near is None else near]
             yield Preference("faster", better, attempt, near is not None, _low_us(attempt) / _high_us(better))
+
+
+def _tier(attempt: Attempt) -> int:
+    """Smaller is more thorough. That heats the GPU: a time does not compare with a smaller one of a shorter look."""
+    return _TIERS.get(attempt.tier or "", _SCREENED)
 
 
 def _low_us(attempt: Attempt) -> float:

@@ -49,6 +49,14 @@ def test_intervals_that_touch_are_no_preference() -> None:
     assert pairs(Dpo(), run(tried(1, low), tried(2, high), gpu=H200)) == []
 
 
+def test_a_screening_is_no_proof_against_a_longer_measurement() -> None:
+    """What was confirmed at 790 us had been screened at 700."""
+    confirmed, screened = timed(790.0, tier="confirmed", gain=2.0), timed(720.0, tier="screened", gain=2.0)
+    assert pairs(Dpo(), run(tried(1, confirmed), tried(2, screened, 1), gpu=H200)) == []
+    slow = timed(900.0, tier="screened", gain=2.0)
+    assert pairs(Dpo(), run(tried(1, confirmed), tried(2, slow, 1), gpu=H200)) == [("faster", "r1/1", "r1/2")]
+
+
 def test_a_margin_may_be_asked_for() -> None:
     its = run(tried(1, timed(100.0)), tried(2, timed(90.0)), tried(3, timed(40.0)), gpu=H200)
     assert {worse for _, _, worse in pairs(Dpo(least_margin=2.0), its)} == {"r1/1", "r1/2"}
