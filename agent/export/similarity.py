@@ -269,11 +269,15 @@ def families(tasks: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     seen: dict[str, str] = {}
     for sha, (name, source) in tasks.items():
         for key in (f"name {name}", f"model {model_form(source)}"):
-            joined = members[seen.setdefault(key, sha)] | members[sha]
-            for member in joined:
-                members[member] = joined
-    order = list(tasks)
-    return {sha: tasks[min(members[sha], key=order.index)][0] for sha in tasks}
+            fewer, more = sorted((members[seen.setdefault(key, sha)], members[sha]), key=len)
+            if fewer is not more:
+                more |= fewer
+                members |= dict.fromkeys(fewer, more)
+    named: dict[str, str] = {}
+    for sha, (name, _) in tasks.items():
+        if sha not in named:
+            named |= dict.fromkeys(members[sha], name)
+    return {sha: named[sha] for sha in tasks}
 
 
 def model_form(source: str) -> str:

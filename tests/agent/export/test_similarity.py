@@ -130,6 +130,18 @@ def test_tasks_of_one_name_file_or_model_are_a_family_named_after_the_first() ->
     assert families(tasks) == {"a": "softmax", "b": "other", "c": "softmax", "d": "other"}
 
 
+def test_a_family_costs_time_in_proportion_to_its_tasks() -> None:
+    def cost(n: int) -> float:
+        tasks, times = {str(i): ("one", f"class Model: x.y{i}") for i in range(n)}, []
+        for _ in range(3):
+            begin = time.thread_time()
+            assert set(families(tasks).values()) == {"one"}
+            times.append(time.thread_time() - begin)
+        return min(times)
+
+    assert cost(800) < 16 * cost(200), "4 times as many took 54 times as long"
+
+
 def test_a_family_lies_in_one_split_which_no_new_task_moves() -> None:
     tasks = {t.sha256: (t.name, t.source) for t in builtin_tasks()}
     fractions = Fractions(0.2, 0.3)
