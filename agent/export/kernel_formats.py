@@ -343,32 +343,30 @@ class Convert(Format):
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """Of each right attempt a row from PyTorch, and two with each language that comes before its own."""
         run, python_code = trajectory.run, visible(trajectory.run.task_source)
-        for attempt in filter(right, trajectory.attempts) if python_code else ():
-            made = _side(attempt.source)
-            if made.code and made.language != PTX:
-                pair = _pair(run, Side(PYTORCH, python_code, python_code), made)
-                yield ExportRow(pair | _talk(instructions.solve(run, made.language), made.file), attempt)
-            for other in FOLDERS[: FOLDERS.index(made.language)] if made.code else ():
-                if (found := self._counterpart(trajectory, attempt, other)) is not None:
-                    mine = Counterpart(made, attempt, trajectory)
-                    elsewhere = None if found.run.run.run_id == run.run_id else found.run
-                    for before, after in ((found, mine), (mine, found)):
-                        asked = instructions.convert(run, before.side.file, after.side.language)
-                        pair = _pair(run, before.side, after.side, before.attempt.attempt_id)
-                        said = _talk(asked, after.side.file)
-                        yield ExportRow(pair | said, after.attempt, other=before.attempt, elsewhere=elsewhere)
+        nearest: dict[str, dict[str, Counterpart]] = {}  # by attempt and language: itself, or whom it was derived from
+        for attempt in trajectory.attempts if python_code else ():
+            parent, made = trajectory.parent(attempt), _side(attempt.source) if right(attempt) else None
+            before = nearest.get(parent.attempt_id, {}) if parent else {}
+            nearest[attempt.attempt_id] = before
+            if made is not None and made.code:
+                mine = Counterpart(made, attempt, trajectory)
+                nearest[attempt.attempt_id] = {**before, made.language: mine}
+                if made.language != PTX:
+                    pair = _pair(run, Side(PYTORCH, python_code, python_code), made)
+                    yield ExportRow(pair | _talk(instructions.solve(run, made.language), made.file), attempt)
+                for other in FOLDERS[: FOLDERS.index(made.language)]:
+                    _, best = self._best.get((run.task_sha256, other), (None, None))
+                    if (found := before.get(other) or best) is not None:
+                        yield from _both_ways(run, found, mine)
 
-    def _counterpart(self, trajectory: Trajectory, attempt: Attempt, language: str) -> Counterpart | None:
-        """The nearest right attempt in a language that one was derived from, else the best of the task."""
-        seen = {attempt.attempt_id}
-        while (parent := trajectory.parent(attempt)) is not None and parent.attempt_id not in seen:
-            side = _side(parent.source) if right(parent) else None
-            if side is not None and side.language == language and side.code:
-                return Counterpart(side, parent, trajectory)
-            seen.add(parent.attempt_id)
-            attempt = parent
-        found = self._best.get((trajectory.run.task_sha256, language))
-        return found and found[1]
+
+def _both_ways(run: RunStarted, found: Counterpart, mine: Counterpart) -> Iterator[ExportRow]:
+    elsewhere = None if found.run.run.run_id == run.run_id else found.run
+    for before, after in ((found, mine), (mine, found)):
+        asked = instructions.convert(run, before.side.file, after.side.language)
+        pair = _pair(run, before.side, after.side, before.attempt.attempt_id)
+        said = _talk(asked, after.side.file)
+        yield ExportRow(pair | said, after.attempt, other=before.attempt, elsewhere=elsewhere)
 
 
 def _side(file: str) -> Side:
