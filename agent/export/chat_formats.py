@@ -382,9 +382,8 @@ def usage_totals(replies: Sequence[Message]) -> Row:
 
 
 def _total(replies: Sequence[Message], name: str) -> int | None:
-    counts = [m.usage.get(name) if m.usage else None for m in replies]
-    known = [n for n in counts if isinstance(n, int)]
-    return sum(known) if len(known) == len(counts) else None
+    counts = [m.tokens(name) for m in replies]
+    return sum(n for n in counts if n is not None) if None not in counts else None
 
 
 # The formats ----------------------------------------------------------------------------------------------------------
@@ -697,13 +696,12 @@ def _copied(part: Piece) -> Row:
 
 
 def _metrics(reply: Message) -> Row:
-    usage = reply.usage or {}
-    thought = usage.get("thinking_tokens")
+    thought = reply.tokens("thinking_tokens")
     return _known(
         {
-            "prompt_tokens": usage.get("input_tokens"),
-            "completion_tokens": usage.get("output_tokens"),
-            "cached_tokens": usage.get("cached_tokens"),
+            "prompt_tokens": reply.tokens("input_tokens"),
+            "completion_tokens": reply.tokens("output_tokens"),
+            "cached_tokens": reply.tokens("cached_tokens"),
             "cost_usd": reply.cost_usd,
             "extra": None if thought is None else {"thinking_tokens": thought},
         }

@@ -222,7 +222,7 @@ def _spoken(reply: Message) -> Row:
     said: Row = {"text": reply.text, "thinking": reply.thinking, "action": calls}
     told = {"token_ids": reply.token_ids, "logprobs": reply.logprobs}
     tokens: Row = {name: None if those is None else list(those) for name, those in told.items()}
-    return said | tokens | {"prompt_tokens": (reply.usage or {}).get("input_tokens")}
+    return said | tokens | {"prompt_tokens": reply.tokens("input_tokens")}
 
 
 def _made(turn: RewardedTurn) -> Row:

@@ -37,6 +37,11 @@ class Message:
     logprobs: tuple[float, ...] | None = None
     kept: int | None = None  # of a history: how many of the messages before it the model still saw, None when unknown
 
+    def tokens(self, name: str) -> int | None:
+        """A count of `usage`; None when it is unknown, or no count, as a record from elsewhere may have it."""
+        found = (self.usage or {}).get(name)
+        return found if type(found) is int and found >= 0 else None
+
 
 @dataclass(frozen=True)
 class Conversation:

@@ -65,6 +65,15 @@ def test_a_reply_that_is_told_call_by_call_costs_its_tokens_once() -> None:
     assert [step["llm_call_count"] for step in document["steps"][1:]] == [1, 0]
 
 
+@pytest.mark.parametrize("odd", ["many", True, -5, 1.5, {"a": 1}, None])
+def test_what_is_no_count_of_tokens_is_unknown(odd: Any) -> None:
+    said = Speaker().user("begin").reply("try", bench("a"), usage={"input_tokens": odd, "output_tokens": 7})
+    (document,) = documents(said.result("a", "no", True))
+    check(document)
+    assert document["steps"][1]["metrics"] == {"completion_tokens": 7}
+    assert document["final_metrics"] == {"total_completion_tokens": 7, "total_steps": 2}
+
+
 def test_windows_mark_what_was_copied_and_charge_for_it_once() -> None:
     run, model = held(long_script(), context_tokens=1_500)
     made = [m.values for m in Atif(seen=True).rows(run)]
