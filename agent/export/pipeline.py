@@ -63,7 +63,8 @@ class Exporter:
     def __init__(self, recipe: Recipe, store: Store, progress: Progress) -> None:
         self._recipe, self._store, self._progress = recipe, store, progress
         self._rewards = rewards_of(recipe.rewards)
-        self._scrubber = Scrubber(recipe.private, store.run_ids())
+        self._all_runs = {run.run_id: run for run in store.choose(until=recipe.until)}
+        self._scrubber = Scrubber(recipe.private, self._all_runs)
         self._authors = Authors(lru_cache(maxsize=16)(self._run))
         rewards = [r.name for r in self._rewards]
         self._where = predicate(recipe.where, rewards, recipe.formats, self._scrubber.text)
@@ -119,10 +120,9 @@ class Exporter:
         return Provenance(trajectory, *given)
 
     def _run(self, run_id: str) -> Trajectory | None:
-        try:
-            return self._store.load_trajectory(run_id)
-        except ValueError:  # a start may be of a run that is not in this record
-            return None
+        """A run that another began with an attempt of, if it is in the record."""
+        its = filter(None, (self._all_runs.get(run_id),))
+        return next(self._store.trajectories(list(its), until=self._recipe.until), None)
 
     def _whose(self, made: ExportRow, facts: Provenance) -> list[Row]:
         """The common columns of the attempts whose words a row holds; first of that which it is about."""

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any, Protocol
 
-from kerneltune.agent.attempt import Attempt, RunStart, point_of
+from kerneltune.agent.attempt import Attempt, LlmTurn, RunStart, point_of
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import Feature, Format, Row
 from kerneltune.agent.export.privacy import Scrubber
@@ -96,8 +96,9 @@ class Authors:
             if attempt.attempt_id in self._known:
                 author = self._known[attempt.attempt_id]
                 break
-            if start is None:
-                author = trajectory.run.author
+            if start is None:  # the search holds no conversation: a client went on with its run
+                talked = isinstance(attempt.origin, LlmTurn) and trajectory.run.author == OFFLINE
+                author = None if talked else trajectory.run.author
                 break
             passed.add(attempt.attempt_id)
             if _is_offline(start) or start.parent_id is None:

@@ -280,6 +280,13 @@ def test_a_name_in_a_run_s_id_is_gone_and_ids_still_tell_which_attempt_is_of_whi
     assert told["rows"]["kto"] == {"train": 2}
 
 
+def test_where_all_runs_are_in_a_language_of_a_later_version_the_note_says_so(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "runs") as store:
+        store.write(replace(run().run, limits={"language": "tile"}))
+    told = export(tmp_path / "runs", tmp_path / "out", *formats("verl"), code=1)
+    assert told["notes"] == ["verl: 1 run left out, in languages that this version does not know: tile"]
+
+
 SECRETS = {
     "key": "sk-ant-api03-Zz9yXw8vUt7sRq6pOn5mLk4jIh3gFe2dCb1a",
     "hub": "hf_QwErTyUiOpAsDfGhJkLzXcVbNm1234567",

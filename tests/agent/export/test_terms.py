@@ -30,7 +30,8 @@ def test_what_a_run_began_with_is_its_first_author_s_in_other_words_and_runs_too
     own = made_by("offline", "own", (RunStart("mine.py", point=mine), None), (mine, None), (library, None))
     begun = made_by("openai:gpt", "begun", (RunStart("offline", point=library), None), (RunStart("b", True), "begun/1"))
     circle = made_by("offline", "circle", (RunStart("best"), "circle/1"))
-    stored = {its.run.run_id: its for its in (talked, as_ptx, again, own, begun, circle)}
+    resumed = made_by("offline", "resumed", (library, None), (LlmTurn("1", 1), "resumed/1"))
+    stored = {its.run.run_id: its for its in (talked, as_ptx, again, own, begun, circle, resumed)}
     authors = Authors(stored.get)
     assert {name: [authors.of(its, a) for a in its.attempts] for name, its in stored.items()} == {
         "talked": ["anthropic:claude"],
@@ -39,6 +40,7 @@ def test_what_a_run_began_with_is_its_first_author_s_in_other_words_and_runs_too
         "own": ["files", "files", "offline"],
         "begun": ["offline", "offline"],
         "circle": [None],
+        "resumed": ["offline", None],
     }
 
 
