@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from kerneltune.agent.attempt import Attempt
+from kerneltune.agent.attempt import Attempt, RunStart
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export import instructions
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
@@ -283,9 +283,10 @@ class Verl(Format):
         self._first[key] = min(claim, self._first.get(key, claim))
         self._indices.clear()
         held = self._judged.setdefault(key, [0, 0])
-        for known in filter(lambda c: c is not None, map(correct, trajectory.attempts)):
-            held[0] += bool(known)
-            held[1] += 1
+        own = (a for a in trajectory.attempts if not isinstance(a.origin, RunStart))
+        known = [correct(a) for a in own if language_of(a.source) == run.language]
+        held[0] += known.count(True)
+        held[1] += len(known) - known.count(None)
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """One row if this run speaks for its task, and its reference can be shown."""

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from kerneltune.agent.attempt import RunStart
 from kerneltune.agent.export.base import format_of
 from kerneltune.agent.export.instructions import operators
 from kerneltune.agent.export.rl_formats import Verl
@@ -57,6 +58,14 @@ def test_a_run_in_a_language_of_a_later_version_is_left_out_with_a_note(spec: st
     assert len(rows(form, its, later)) == 1
     (note,) = form.notes()
     assert note == f"{form.name}: 1 run left out, in languages that this version does not know: tile"
+
+
+def test_what_a_run_began_with_or_made_in_another_language_solves_no_task() -> None:
+    its = run(*(tried(n, status) for n, status in enumerate((Status.CHECKED, Status.CHECKED, Status.WRONG), 1)))
+    start, other, third = its.attempts
+    cuda = 'import triton\nfrom kerneltune import CudaKernel\nkernel = CudaKernel("void k() {}")\n'
+    its = replace(its, attempts=(replace(start, origin=RunStart("x.py")), replace(other, source=cuda), third))
+    assert rows(Verl(), its)[0]["solve_rate"] == 0.0
 
 
 def test_splits_are_those_of_the_export() -> None:
