@@ -265,8 +265,10 @@ class Scrubber:
         """The text without secrets."""
         if len(text) < _SHORTEST and text.isalnum() and not self._literals:
             return text
-        if self._runs and (name := self._runs.get((parts := text.partition("/"))[0])):
-            return "".join((name, *parts[1:]))
+        if self._runs:
+            run_id, slash, rest = text.partition("/")
+            if run_id in self._runs:
+                return self._runs[run_id] + slash + self.text(rest)
         if text in self._clean:
             return text
         mended = _PEM.sub(KEY, text) if "-----BEGIN" in text else text  # the only secret of several lines

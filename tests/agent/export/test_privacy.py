@@ -294,6 +294,12 @@ def test_the_names_of_this_machine_are_names_or_nothing() -> None:
         assert name != "root"
 
 
+def test_ids_of_runs_that_become_alike_are_numbered_and_what_follows_them_is_scrubbed() -> None:
+    scrubber = Scrubber(PrivateNames(users=frozenset(("alice", "carol"))), ("alice-1", "carol-1", "r3"))
+    found = scrubber.value(["alice-1", "carol-1/7", "r3/2", f"carol-1/{HOME}/alice"])
+    assert found == ["<user>-1", "<user>-1-2/7", "r3/2", "<user>-1-2/<home>"]
+
+
 def test_names_may_hold_characters_that_mean_something_to_patterns() -> None:
     assert Scrubber(PrivateNames(users=frozenset(("a.b(c", "x+y")))).text("a.b(c axb(c x+y") == "<user> axb(c <user>"
 
