@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kerneltune.agent.attempt import RunStart
 from kerneltune.agent.export.base import format_of
 from kerneltune.agent.export.card import Card, Statistics, card, front_matter, name, prose
 from kerneltune.agent.export.files import DataFile
@@ -86,6 +87,12 @@ def test_the_card_counts_attempts_and_rows() -> None:
     assert "1 held, 0 did not" in text
     assert "anthropic-commercial" in text
     assert "<script" not in text
+
+
+def test_what_a_run_began_with_is_no_first_attempt_of_its_author() -> None:
+    begun = replace(RUNS[0], attempts=(replace(RUNS[0].attempts[0], origin=RunStart("mine.py")),))
+    assert counted(begun).tasks == {"softmax": {"right", "timed", "faster"}}
+    assert "first right" in counted(RUNS[0]).tasks["softmax"]
 
 
 def test_the_card_shows_how_to_train_on_a_format_with_the_length_of_its_longest_row() -> None:
