@@ -182,7 +182,7 @@ def export(
     with Store.open(settings.runs_dir, to_look=True) as store:
         recipe = _recipe(request, store)
         written, manifest = _written(request, recipe, store)
-    notes = list(_notes(request, recipe, written)) if written.counts() else []
+    notes = list(_notes(request, recipe, written))
     seconds, rows = time.perf_counter() - started, sum(written.counts().values())
     if json:
         counts = _counts_json(written)
@@ -193,7 +193,7 @@ def export(
         left = sum(written.filtered.values())
         made = "; ".join(f"{one.name}: {one.about}" for one in recipe.formats)
         why = f"the filters left out all of {plural(left, 'row')}" if left else f"these runs make no rows of {made}"
-        print(f"nothing was written: {why}")
+        print(f"nothing was written: {why}", *(f"note: {note}" for note in notes), sep="\n")
     else:
         page = standard_page(colour=True)
         page.print(_counts_table(written), "")
@@ -305,12 +305,12 @@ def _few_families(asked: ExportRequest, recipe: "Recipe") -> int | None:
 
 
 def _notes(asked: ExportRequest, recipe: "Recipe", written: "WrittenRows") -> Iterator[str]:
-    """What a person should know before training on the rows."""
+    """What a person should know before training on the rows; where there are none, what the formats say of that."""
+    counts = written.counts()
     n_families = _few_families(asked, recipe)
-    if n_families is not None:
+    if counts and n_families is not None:
         families = "1 family" if n_families == 1 else f"{n_families} families"
         yield f"all tasks are in train, for {families} are too few to hold some out; --test SHARE does so"
-    counts = written.counts()
     for name in dict.fromkeys(name for name, _ in counts):
         if not counts.get((name, "train")):
             yield f"no row of {name} is in train; with --test 0 all are"

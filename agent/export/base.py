@@ -64,11 +64,14 @@ class Feature:
 @dataclass(frozen=True)
 class ExportRow:
     """A row as its format makes it. The exporter adds where it comes from: its run, and the `attempt` it is about.
-    `facts`: values of the format's `facts`, where they are not in `values`."""
+    `facts`: values of the format's `facts`, where they are not in `values`. `other`: an attempt whose words it holds
+    besides. `elsewhere`: the run of `attempt` or of `other`, where that is not the one whose rows these are."""
 
     values: Row
     attempt: "Attempt | None" = None
     facts: Row = field(default_factory=dict)
+    other: "Attempt | None" = None
+    elsewhere: "Trajectory | None" = None
 
 
 class Format:

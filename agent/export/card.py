@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kerneltune.agent.attempt import Attempt
+from kerneltune.agent.attempt import Attempt, RunStart
 from kerneltune.agent.export.base import Feature, Format, Row
 from kerneltune.agent.export.files import MANIFEST, DataFile, all_columns
 from kerneltune.agent.export.provenance import SCHEMA_VERSION, Provenance, terms_of
@@ -93,11 +93,12 @@ class Statistics:
 
 
 def _reached(attempt: Attempt, row: Row) -> Iterator[str]:
-    """Of a task, by KernelBench's fast_0 and fast_1 over problems: by the best attempt, and by a run's first."""
+    """Of a task, by KernelBench's fast_0 and fast_1 over problems: by its best attempt, and by a run's first, unless
+    the run began with that."""
     for what, known in (("right", row["correct"]), ("timed", row["timed"]), ("faster", row["faster"])):
         if known:
             yield what
-            if attempt.number == 1:
+            if attempt.number == 1 and not isinstance(attempt.origin, RunStart):
                 yield f"first {what}"
 
 
@@ -142,6 +143,11 @@ class Card:
             and not f.beside
             and (split in (None, f.split) or (split == "other" and f.split not in _SPLITS))
         )
+
+    def to_train(self, name: str) -> str | None:
+        """The file of a format that is for training, from the export's folder; None where no row is."""
+        its = (f.path for f in self.files if f.format == name and f.split == "train" and not f.beside)
+        return next(its, None)
 
     def longest(self, name: str) -> int:
         """Estimated tokens of the longest row of a format."""

@@ -23,6 +23,7 @@ from kerneltune.agent.export import instructions
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.agent.record.trajectory import Conversation, Message, Trajectory
+from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.verdict import Status
 
@@ -35,13 +36,15 @@ _WHOLE = ("", "end", "tools")  # why a reply ended that says all it meant to say
 @dataclass(frozen=True)
 class Exchange:
     """A reply with the results of its calls, in their order. The ids of `calls` are unique in it and not empty.
-    `copied`: it was said in an earlier window already. `idle`: it called no tool and was nudged to, or answers that."""
+    `copied`: it was said in an earlier window already. `idle`: it called no tool and was nudged to, or answers that.
+    `rest`: a further call of the reply before it, which was asked for and paid once."""
 
     reply: Message
     calls: tuple[ToolCall, ...]
     results: tuple[Message, ...]
     copied: bool
     idle: bool = False
+    rest: bool = False
 
     @property
     def whole(self) -> bool:
@@ -268,7 +271,7 @@ def one_call_each(talk: Dialogue) -> Dialogue:
             continue
         for i, (call, result) in enumerate(zip(part.calls, part.results, strict=True)):
             reply = replace(part.reply, text="", thinking="") if i else part.reply
-            parts.append(replace(part, reply=reply, calls=(call,), results=(result,)))
+            parts.append(replace(part, reply=reply, calls=(call,), results=(result,), rest=i > 0))
     return replace(talk, parts=tuple(parts))
 
 
@@ -295,7 +298,7 @@ COLUMNS = (
     Feature("n_errors", "int", "calls that could not be carried out"),
     Feature("n_attempts", "int", "candidates that they made"),
     Feature("n_untrained", "int", "replies in `messages` that a model should not learn to say"),
-    Feature("left_out", "int", "replies that are not in the row: empty, refused, broken off, or without results"),
+    Feature("left_out", "int", "replies not in the row: empty, refused, broken off, without results, or an idle end"),
     Feature("best_status", "text", "verdict of the best candidate; null without one"),
     Feature("final_speedup", "float", "of the best candidate over the fastest baseline; null when not timed"),
     Feature("reasoning_chars", "int", "characters of reasoning in the replies"),
@@ -324,12 +327,16 @@ def best_attempt(attempts: Sequence[Attempt], run_best: Attempt | None) -> Attem
 
 
 def judged_dialogues(
-    trajectory: Trajectory, *, seen: bool = False
+    trajectory: Trajectory, *, seen: bool = False, whole: bool = True
 ) -> Iterator[tuple[Dialogue, list[Attempt], Attempt | None]]:
-    """Each conversation of a run, or (`seen`) each window of one, with the attempts that it made and their best."""
+    """Each conversation of a run, or (`seen`) each window of one, with the attempts that it made and their best.
+    `whole`: with the end in which nothing was done."""
     for conversation in trajectory.conversations:
         made = [a for a in trajectory.attempts if a.conversation == conversation.key]
-        for talk in dialogues(conversation, seen=seen):
+        for said in dialogues(conversation, seen=seen):
+            talk = said if whole else without_idle_end(said)
+            if talk is None or not talk.fresh:
+                continue
             turns = {part.reply.turn for part in talk.fresh}
             its = [a for a in made if a.turn in turns]
             yield talk, its, best_attempt(its, trajectory.best)
@@ -375,9 +382,8 @@ def usage_totals(replies: Sequence[Message]) -> Row:
 
 
 def _total(replies: Sequence[Message], name: str) -> int | None:
-    counts = [m.usage.get(name) if m.usage else None for m in replies]
-    known = [n for n in counts if isinstance(n, int)]
-    return sum(known) if len(known) == len(counts) else None
+    counts = [m.tokens(name) for m in replies]
+    return sum(n for n in counts if n is not None) if None not in counts else None
 
 
 # The formats ----------------------------------------------------------------------------------------------------------
@@ -415,17 +421,22 @@ class ChatFormat(Format):
     empty: Literal["drop", "keep"] = "drop"
     calls: Literal["all", "one"] | None = None
     system: Literal["full", "short"] = "full"
+    _unknown: list[str] = field(default_factory=list, init=False)  # languages of runs without a short prompt
+
+    def notes(self) -> Iterator[str]:
+        """Of runs without a short prompt."""
+        yield from instructions.left_out(self.name, self._unknown)
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """One row a conversation, or one a window; none where the dialect makes nothing of it."""
+        if self.system == "short" and trajectory.run.language not in FOLDERS:
+            self._unknown.append(trajectory.run.language)
+            return
         tried = {attempt.conversation for attempt in trajectory.attempts}
-        for talk, its, best in judged_dialogues(trajectory, seen=self.seen):
-            if self.empty == "drop" and talk.key not in tried:
+        for shown, its, best in judged_dialogues(trajectory, seen=self.seen, whole=self.whole):
+            if self.empty == "drop" and shown.key not in tried:
                 continue
-            shown = talk if self.whole else without_idle_end(talk)
-            if shown is None:
-                continue
-            facts = summary(trajectory, talk, its, best) | {"n_untrained": sum(not t.trains for t in shown.turns)}
+            facts = summary(trajectory, shown, its, best)
             shown = one_call_each(shown) if self.calls == "one" else shown
             if self.system == "short":
                 shown = replace(shown, system=instructions.talk(trajectory.run))
@@ -658,7 +669,8 @@ def _atif_speech(part: Speech) -> Iterator[Row]:
 
 def _atif_step(part: Exchange, model: str) -> Row:
     reply = part.reply
-    step: Row = {"timestamp": _iso(reply.at), "source": "agent", "message": reply.text, "llm_call_count": 1}
+    asked = int(not part.rest)
+    step: Row = {"timestamp": _iso(reply.at), "source": "agent", "message": reply.text, "llm_call_count": asked}
     step |= _copied(part)
     if reply.model and reply.model != model:
         step["model_name"] = reply.model
@@ -673,9 +685,10 @@ def _atif_step(part: Exchange, model: str) -> Row:
             {"source_call_id": c.call_id, "content": r.text, "extra": {"is_error": r.is_error}} for c, r in pairs
         ]
         step["observation"] = {"results": results}
-    if not part.copied and (metrics := _metrics(reply)):
+    if asked and not part.copied and (metrics := _metrics(reply)):
         step["metrics"] = metrics
-    return step | {"extra": {"turn": reply.turn, "stop": reply.stop, "seconds": reply.seconds, "trains": part.trains}}
+    seconds = reply.seconds if asked else None
+    return step | {"extra": {"turn": reply.turn, "stop": reply.stop, "seconds": seconds, "trains": part.trains}}
 
 
 def _copied(part: Piece) -> Row:
@@ -683,13 +696,12 @@ def _copied(part: Piece) -> Row:
 
 
 def _metrics(reply: Message) -> Row:
-    usage = reply.usage or {}
-    thought = usage.get("thinking_tokens")
+    thought = reply.tokens("thinking_tokens")
     return _known(
         {
-            "prompt_tokens": usage.get("input_tokens"),
-            "completion_tokens": usage.get("output_tokens"),
-            "cached_tokens": usage.get("cached_tokens"),
+            "prompt_tokens": reply.tokens("input_tokens"),
+            "completion_tokens": reply.tokens("output_tokens"),
+            "cached_tokens": reply.tokens("cached_tokens"),
             "cost_usd": reply.cost_usd,
             "extra": None if thought is None else {"thinking_tokens": thought},
         }

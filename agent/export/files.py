@@ -26,6 +26,7 @@ from kerneltune.tools.schema.errors import StoreError, UsageError
 
 FileType = Literal["parquet", "jsonl", "csv"]
 CSV_COLUMNS = ("prompt", "completion")
+LABEL = "label"  # of a format whose answers may be bad ones
 MANIFEST = "export.json"
 _BATCH_ROWS, _BATCH_TALKS = 2_000, 100  # kernels have some 2 kB, conversations a hundred
 
@@ -74,16 +75,18 @@ class JsonlFile:
 
 
 class CsvFile:
-    """`prompt` and `completion` as texts, and nothing else: the messages of each, one after the other."""
+    """`prompt` and `completion` as texts, the messages of each one after the other, and the `label` of an answer."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: Sequence[Feature]) -> None:
         self._file = path.open("w", newline="", encoding="utf-8", errors="replace")
         self._rows = csv.writer(self._file)
-        self._rows.writerow(CSV_COLUMNS)
+        self._labels = [c.name for c in columns if c.name == LABEL]
+        self._rows.writerow([*CSV_COLUMNS, *self._labels])
 
     def add(self, row: Row) -> None:
         """Append a row."""
-        self._rows.writerow(["\n\n".join(m["content"] for m in row[name]) for name in CSV_COLUMNS])
+        said = ("\n\n".join(m["content"] for m in row[name]) for name in CSV_COLUMNS)
+        self._rows.writerow([*said, *(row[name] for name in self._labels)])
 
     def close(self) -> None:
         """Write what is left."""
@@ -131,7 +134,7 @@ def fits_csv(made_by: Format) -> bool:
 def open_file(path: Path, columns: Sequence[Feature] | None, form: FileType) -> JsonlFile | ParquetFile | CsvFile:
     """Start a file of these columns; None: rows are written as they come, which only JSONL can."""
     if form == "csv" and columns is not None:
-        return CsvFile(path)
+        return CsvFile(path, columns)
     return JsonlFile(path, columns) if columns is None or form == "jsonl" else ParquetFile(path, columns)
 
 

@@ -9,6 +9,7 @@ import ast
 import hashlib
 import re
 import uuid
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path, PurePath
 
@@ -21,10 +22,10 @@ from kerneltune.prompts import code, render
 from kerneltune.tools.languages.base import language as language_in
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.receipt import author_view
-from kerneltune.tools.schema.codec import syntax_tree
+from kerneltune.tools.schema.codec import one_line, plural, syntax_tree
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec
 from kerneltune.tools.schema.verdict import Verdict
-from kerneltune.tools.task.load import MAIN, CaseDef, TaskFile, assignments, class_named, visible_source
+from kerneltune.tools.task.load import MAIN, CaseDef, TaskFile, assignments, builtin_tasks, class_named, visible_source
 
 Messages = list[Row]
 MESSAGE = (Feature("role", "text", "system, user or assistant"), Feature("content", "text", "its words"))
@@ -126,6 +127,14 @@ def precision_words(source: str) -> str:
     return PRECISIONS.get(declared, declared or _REFERENCE)
 
 
+def left_out(made_by: str, languages: Collection[str]) -> Iterator[str]:
+    """What a format says of runs in languages that this version does not know, one each; it cannot ask for them."""
+    if languages:
+        named = ", ".join(sorted({one_line(name, 40) for name in languages})[:5])
+        runs = plural(len(languages), "run")
+        yield f"{made_by}: {runs} left out, in languages that this version does not know: {named}"
+
+
 # What may be told -----------------------------------------------------------------------------------------------------
 
 
@@ -194,8 +203,13 @@ def declared_cases(source: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def ships_with_us(run: RunStarted) -> bool:
-    """Whether the task of a run is one of the built-in ones."""
-    return _folder(run).parts[-2:] == ("tools", "tasks")
+    """Whether the task of a run is a built-in one, as this version has it: by its name a trainer gets that."""
+    return _folder(run).parts[-2:] == ("tools", "tasks") and run.task_source == _builtins().get(run.task)
+
+
+@cache
+def _builtins() -> Mapping[str, str]:
+    return {task.name: visible_source(task) for task in builtin_tasks()}
 
 
 def repo_name(run: RunStarted) -> str:

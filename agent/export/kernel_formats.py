@@ -8,6 +8,7 @@ is unknown.
 import ast
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
@@ -25,8 +26,9 @@ from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.languages.ptx.loader import ptx_texts
-from kerneltune.tools.schema.codec import unified_diff
+from kerneltune.tools.schema.codec import plain, unified_diff
 from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.verdict import MOST_OF_A_NAME
 
 Per = Literal["task", "target", "run"]  # `target`: a task on each GPU, or on each architecture where nothing is timed
 By = Literal["right", "faster"]
@@ -77,11 +79,16 @@ def by_language(trajectory: Trajectory) -> list[tuple[str, Trajectory]]:
     return [(language, replace(trajectory, attempts=tuple(its))) for language, its in found.items()]
 
 
+def failing(attempt: Attempt) -> bool:
+    """Known to fail, with a file: of one that was no text, or too long, the record has none."""
+    return fails(attempt) and bool(attempt.source.strip())
+
+
 def _rank(attempt: Attempt, *, leads: bool) -> Rank:
     """Smaller is better."""
     if attempt.timing is None:
         return _UNTIMED, 0.0, 0.0, False, attempt.at, attempt.attempt_id
-    tier = _TIERS.get(attempt.tier or "", _SCREENED)
+    tier = _tier(attempt)
     gain = -(attempt.speedup_low or 0.0)
     return tier, gain, attempt.timing.median_us, not leads, attempt.at, attempt.attempt_id
 
@@ -215,9 +222,12 @@ def around(source: str, hole: "KernelBody", bodies: Sequence["KernelBody"]) -> t
 
 def launched_bodies(attempt: Attempt) -> "list[KernelBody]":
     """The bodies of the kernels that an attempt launches, without those of what they call, such as TorchInductor's
-    one-line helpers; all where the record does not name what was launched."""
+    one-line helpers; all where the record does not name what was launched. Of two kernels of one name it does not say
+    which."""
     launched, bodies = {kernel.name for kernel in attempt.kernels}, kernel_bodies(attempt.source)
-    return [body for body in bodies if body.kernel in launched] or bodies
+    names = Counter(plain(body.kernel, MOST_OF_A_NAME) for body in bodies)
+    known = {name for name, n in names.items() if n == 1 and (name in launched or not launched)}
+    return [body for body in bodies if plain(body.kernel, MOST_OF_A_NAME) in known]
 
 
 @dataclass(frozen=True)
@@ -284,10 +294,11 @@ class Side(NamedTuple):
 
 
 class Counterpart(NamedTuple):
-    """A right attempt in another language, and which one that is."""
+    """A right attempt in another language, and its run."""
 
     side: Side
-    attempt_id: str
+    attempt: Attempt
+    run: Trajectory
 
 
 @dataclass
@@ -305,7 +316,7 @@ class Convert(Format):
         Feature("direction", "text", "what is turned into what: pytorch_to_triton, triton_to_ptx, cuda_to_triton, …"),
         Feature("source_code", "text", "what is turned: a file, or texts in PTX"),
         Feature("target_code", "text", "what it is turned into"),
-        Feature("other_attempt", "text", "id of the attempt on the other side; empty for PyTorch"),
+        Feature("other_attempt", "text", "id of the attempt that is turned; empty for PyTorch"),
         Feature("entry_point", "text", "the module in python_code; in other files it is called <entry_point>New"),
         Feature("module_name", "text", "the task's name"),
         Feature("uuid", "text", "of the pair of texts: the same pair has the same one in every export"),
@@ -325,34 +336,37 @@ class Convert(Format):
             place = (trajectory.run.task_sha256, side.language)
             rank = _rank(attempt, leads=attempt.attempt_id == best_id)
             if side.code and (place not in self._best or rank < self._best[place][0]):
-                self._best[place] = rank, Counterpart(side, attempt.attempt_id)
+                talks = tuple(c for c in trajectory.conversations if c.key == attempt.conversation)
+                alone = replace(trajectory, attempts=(attempt,), conversations=talks, best=None)
+                self._best[place] = rank, Counterpart(side, attempt, alone)
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """Of each right attempt a row from PyTorch, and two with each language that comes before its own."""
         run, python_code = trajectory.run, visible(trajectory.run.task_source)
-        for attempt in filter(right, trajectory.attempts) if python_code else ():
-            made = _side(attempt.source)
-            if made.code and made.language != PTX:
-                pair = _pair(run, Side(PYTORCH, python_code, python_code), made)
-                yield ExportRow(pair | _talk(instructions.solve(run, made.language), made.file), attempt)
-            for other in FOLDERS[: FOLDERS.index(made.language)] if made.code else ():
-                if (found := self._counterpart(trajectory, attempt, other)) is not None:
-                    for before, after in ((found.side, made), (made, found.side)):
-                        asked = instructions.convert(run, before.file, after.language)
-                        pair = _pair(run, before, after, found.attempt_id)
-                        yield ExportRow(pair | _talk(asked, after.file), attempt)
+        nearest: dict[str, dict[str, Counterpart]] = {}  # by attempt and language: itself, or whom it was derived from
+        for attempt in trajectory.attempts if python_code else ():
+            parent, made = trajectory.parent(attempt), _side(attempt.source) if right(attempt) else None
+            before = nearest.get(parent.attempt_id, {}) if parent else {}
+            nearest[attempt.attempt_id] = before
+            if made is not None and made.code:
+                mine = Counterpart(made, attempt, trajectory)
+                nearest[attempt.attempt_id] = {**before, made.language: mine}
+                if made.language != PTX:
+                    pair = _pair(run, Side(PYTORCH, python_code, python_code), made)
+                    yield ExportRow(pair | _talk(instructions.solve(run, made.language), made.file), attempt)
+                for other in FOLDERS[: FOLDERS.index(made.language)]:
+                    _, best = self._best.get((run.task_sha256, other), (None, None))
+                    if (found := before.get(other) or best) is not None:
+                        yield from _both_ways(run, found, mine)
 
-    def _counterpart(self, trajectory: Trajectory, attempt: Attempt, language: str) -> Counterpart | None:
-        """The nearest right attempt in a language that one was derived from, else the best of the task."""
-        seen = {attempt.attempt_id}
-        while (parent := trajectory.parent(attempt)) is not None and parent.attempt_id not in seen:
-            side = _side(parent.source) if right(parent) else None
-            if side is not None and side.language == language and side.code:
-                return Counterpart(side, parent.attempt_id)
-            seen.add(parent.attempt_id)
-            attempt = parent
-        found = self._best.get((trajectory.run.task_sha256, language))
-        return found and found[1]
+
+def _both_ways(run: RunStarted, found: Counterpart, mine: Counterpart) -> Iterator[ExportRow]:
+    elsewhere = None if found.run.run.run_id == run.run_id else found.run
+    for before, after in ((found, mine), (mine, found)):
+        asked = instructions.convert(run, before.side.file, after.side.language)
+        pair = _pair(run, before.side, after.side, before.attempt.attempt_id)
+        said = _talk(asked, after.side.file)
+        yield ExportRow(pair | said, after.attempt, other=before.attempt, elsewhere=elsewhere)
 
 
 def _side(file: str) -> Side:
@@ -412,7 +426,7 @@ class Fix(Format):
         for _, its in by_language(trajectory):
             lineage = Lineage(its)
             for attempt in its.attempts:
-                found = lineage.nearest(attempt) if fails(attempt) else None
+                found = lineage.nearest(attempt) if failing(attempt) else None
                 if found is not None and found.attempt.source != attempt.source:
                     yield _fix_row(trajectory, attempt, found)
 
@@ -432,7 +446,7 @@ def _fix_row(trajectory: Trajectory, broken: Attempt, found: Descendant) -> Expo
         "status_after": after,
         "broken_attempt": broken.attempt_id,
     }
-    return ExportRow(values, fixed)
+    return ExportRow(values, fixed, other=broken)
 
 
 # dpo ------------------------------------------------------------------------------------------------------------------
@@ -455,7 +469,7 @@ def preferences(trajectory: Trajectory, seed: int, least_margin: float = 1.0) ->
 
     Each attempt is the worse one of at most one pair of a kind, so the work grows as the attempts do. It is paired with
     its nearest right descendant, its fastest child or its parent where that is the better one (they differ by what was
-    changed), else with one drawn at random. Reads no texts.
+    changed), else with one drawn at random. A faster one was timed as thoroughly at least. Reads no texts.
     """
     lineage = Lineage(trajectory)
     rng = Random(f"{seed} {trajectory.run.run_id}")
@@ -468,7 +482,7 @@ def preferences(trajectory: Trajectory, seed: int, least_margin: float = 1.0) ->
 def _right_over_failing(trajectory: Trajectory, lineage: Lineage, rng: Random) -> Iterator[Preference]:
     good = [a for a in trajectory.attempts if right(a)]
     for attempt in trajectory.attempts if good else ():
-        if fails(attempt):
+        if failing(attempt):
             reached, parent = lineage.nearest(attempt), trajectory.parent(attempt)
             near = reached.attempt if reached else parent if parent and right(parent) else None
             yield Preference("right", near or rng.choice(good), attempt, near is not None)
@@ -480,15 +494,21 @@ def _faster_over_slower(trajectory: Trajectory, rng: Random, least_margin: float
     )
     highs = [_high_us(a) for a in timed]
     places = {a.attempt_id: place for place, a in enumerate(timed)}
+    thorough = [[place for place, a in enumerate(timed) if _tier(a) <= tier] for tier in range(_UNTIMED)]
     parents = [trajectory.parent(a) for a in timed]
     fastest_child = {p.attempt_id: i for i, p in reversed(list(enumerate(parents))) if p is not None}
     for attempt, parent in zip(timed, parents, strict=True):
-        n_faster = bisect_left(highs, _low_us(attempt) / least_margin)
-        if n_faster:
+        end, comparable = bisect_left(highs, _low_us(attempt) / least_margin), thorough[_tier(attempt)]
+        if n_faster := bisect_left(comparable, end):
             relatives = (fastest_child.get(attempt.attempt_id), places.get(parent.attempt_id) if parent else None)
-            near = next((place for place in relatives if place is not None and place < n_faster), None)
-            better = timed[rng.randrange(n_faster) if near is None else near]
+            near = next((p for p in relatives if p is not None and p < end and _tier(timed[p]) <= _tier(attempt)), None)
+            better = timed[comparable[rng.randrange(n_faster)] if near is None else near]
             yield Preference("faster", better, attempt, near is not None, _low_us(attempt) / _high_us(better))
+
+
+def _tier(attempt: Attempt) -> int:
+    """Smaller is more thorough. That heats the GPU: a time does not compare with a smaller one of a shorter look."""
+    return _TIERS.get(attempt.tier or "", _SCREENED)
 
 
 def _low_us(attempt: Attempt) -> float:
@@ -548,7 +568,7 @@ class Dpo(Format):
                 "rejected_status": str(pair.worse.status),
                 "rejected_attempt": pair.worse.attempt_id,
             }
-            yield ExportRow(values, pair.better)
+            yield ExportRow(values, pair.better, other=pair.worse)
 
     def _pairs(self, trajectory: Trajectory) -> list[Preference]:
         found = [p for _, its in by_language(trajectory) for p in preferences(its, self.seed, self.least_margin)]
@@ -595,7 +615,7 @@ class Kto(Format):
                 yield ExportRow(values, attempt)
 
     def _label(self, attempt: Attempt) -> bool | None:
-        if fails(attempt):
+        if failing(attempt):
             return False
         if not right(attempt):
             return None

@@ -6,6 +6,7 @@ duplicates, and verdicts for formats that survey.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from kerneltune.agent.attempt import Attempt
@@ -13,7 +14,7 @@ from kerneltune.agent.export.base import ExportRow, Format, Row, sizes
 from kerneltune.agent.export.card import Statistics
 from kerneltune.agent.export.files import DataFile, DataFiles, FileType
 from kerneltune.agent.export.privacy import PrivateNames, Scrubber
-from kerneltune.agent.export.provenance import Provenance, columns, predicate
+from kerneltune.agent.export.provenance import Authors, Provenance, columns, predicate
 from kerneltune.agent.export.rewards import RejectionSampling, rewards_of
 from kerneltune.agent.export.similarity import Duplicates, Placement, SameRows
 from kerneltune.agent.record.query import ChosenRun
@@ -62,8 +63,11 @@ class Exporter:
     def __init__(self, recipe: Recipe, store: Store, progress: Progress) -> None:
         self._recipe, self._store, self._progress = recipe, store, progress
         self._rewards = rewards_of(recipe.rewards)
-        self._scrubber = Scrubber(recipe.private)
-        self._where = predicate(recipe.where, [r.name for r in self._rewards], recipe.formats)
+        self._all_runs = {run.run_id: run for run in store.choose(until=recipe.until)}
+        self._scrubber = Scrubber(recipe.private, self._all_runs)
+        self._authors = Authors(lru_cache(maxsize=16)(self._run))
+        rewards = [r.name for r in self._rewards]
+        self._where = predicate(recipe.where, rewards, recipe.formats, self._scrubber.text)
         self._duplicates: Duplicates | None = None
         self._same_rows = SameRows()
 
@@ -97,7 +101,7 @@ class Exporter:
             facts = self._facts(trajectory)
             kept = replace(trajectory, attempts=tuple(self._kept(trajectory.attempts, facts)))
             for made_by in self._recipe.formats:
-                if made_by.surveys and (not made_by.about_tasks or self._passes(None, facts)):
+                if made_by.surveys and (not made_by.about_tasks or self._passes(None, facts.of(None))):
                     made_by.survey(trajectory if made_by.whole_runs else kept)
 
     def _filters_thinking(self) -> bool:
@@ -112,31 +116,46 @@ class Exporter:
 
     def _facts(self, trajectory: Trajectory) -> Provenance:
         duplicate_of = self._duplicates.of if self._duplicates else None
-        return Provenance(trajectory, self._recipe.placements, self._rewards, duplicate_of, self._scrubber)
+        given = (self._recipe.placements, self._rewards, duplicate_of, self._scrubber, self._authors)
+        return Provenance(trajectory, *given)
 
-    def _passes(self, attempt: Attempt | None, facts: Provenance) -> bool:
-        """Whether a row about this attempt (or about none) is kept."""
+    def _run(self, run_id: str) -> Trajectory | None:
+        """A run that another began with an attempt of, if it is in the record."""
+        its = filter(None, (self._all_runs.get(run_id),))
+        return next(self._store.trajectories(list(its), until=self._recipe.until), None)
+
+    def _whose(self, made: ExportRow, facts: Provenance) -> list[Row]:
+        """The common columns of the attempts whose words a row holds; first of that which it is about."""
+        there = self._facts(made.elsewhere) if made.elsewhere else facts
+        far = {a.attempt_id for a in made.elsewhere.attempts} if made.elsewhere else set()
+        those = (made.attempt, *filter(None, (made.other,)))
+        return [(there if a and a.attempt_id in far else facts).of(a) for a in those]
+
+    def _passes(self, attempt: Attempt | None, row: Row) -> bool:
+        """Whether a row about this attempt (or about none), of which these common columns are known, is kept."""
         sampling = self._recipe.sampling
         sampled = sampling is None or attempt is None or sampling.keeps(attempt)
-        return sampled and self._where(facts.of(attempt), None)
+        return sampled and self._where(row, None)
 
     def _kept(self, attempts: Iterable[Attempt], facts: Provenance) -> list[Attempt]:
-        return [a for a in attempts if self._passes(a, facts)]
+        return [a for a in attempts if self._passes(a, facts.of(a))]
 
     def _write_run(self, trajectory: Trajectory, files: DataFiles, written: WrittenRows) -> None:
         facts = self._facts(trajectory)
         for made_by in self._recipe.formats:
             for made in self._made(made_by, trajectory):
-                passes = self._passes(made.attempt, facts)
+                whose = self._whose(made, facts)
+                common = facts.with_words_of(whose[0], whose[-1])
+                passes = self._passes(made.attempt, common)
                 own = made.facts | sizes(made.values) | self._ids(made_by, made) if passes else {}
                 if passes and self._where(made.values | own, made_by.name):
-                    common, clean = facts.of(made.attempt), self._scrubber.row
+                    clean = self._scrubber.row
                     files.add(made_by, facts.split, common, clean(made.values), clean(own))
-                    written.providers.add(str(common["provider"]))
+                    written.providers.update(str(row["provider"]) for row in (common, *whose))
                 else:
                     written.filtered[made_by.name] += 1
         kept = self._kept(trajectory.attempts, facts)
-        talk_alone = not trajectory.attempts and trajectory.conversations and self._passes(None, facts)
+        talk_alone = not trajectory.attempts and trajectory.conversations and self._passes(None, facts.of(None))
         if kept or talk_alone:
             written.statistics.add(trajectory, kept, facts)
 
@@ -149,5 +168,7 @@ class Exporter:
 
     def _made(self, made_by: Format, trajectory: Trajectory) -> Iterator[ExportRow]:
         if made_by.events:
-            return made_by.rows_of_events(self._store.load_events(trajectory.run.run_id, self._recipe.until))
+            its = {a.attempt_id: a for a in trajectory.attempts}
+            made = made_by.rows_of_events(self._store.load_events(trajectory.run.run_id, self._recipe.until))
+            return (replace(row, other=its.get(row.values["attempt_id"] or "")) for row in made)
         return made_by.rows(trajectory)

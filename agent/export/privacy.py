@@ -8,6 +8,7 @@ a mark or a name (a bare string of 40 characters, something in base64), and thos
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,10 +165,11 @@ _VALUE = r"[A-Za-z0-9_\-+/=.~%!$#^*]"
 _VALUE_CHARACTER = re.compile(_VALUE)
 _NAMED = re.compile(
     rf"""((?:api|access|secret|private|auth|account|signing|encryption|subscription|license)[_-]?key|secret|token(?!iz)
-    |credential|auth(?:orization)?|(?-i:[A-Z0-9_]{{1,64}}_KEY))
+    |credential|auth(?:orization)?|(?-i:(?<=[A-Z0-9_])_KEY))
     ({_MORE}{_GAP}(?:(?:bearer|basic|token)\s+)?)({_VALUE}{{16,400}})""",
     re.IGNORECASE | re.VERBOSE,
 )
+_BEFORE, _OWN = re.compile(r"[A-Z0-9_]{0,64}\Z"), re.compile(r"[A-Z0-9_]*_KEY")  # of a variable of somebody's own
 _PASSWORD = re.compile(
     rf"(passw(?:or)?d|passphrase|passwd|[_-]pwd)({_MORE}{_GAP})([^\s\"'\\,;&(){{}}\[\]<>]{{4,}})(?![\w(\[.])",
     re.IGNORECASE,
@@ -204,10 +206,20 @@ _INTERNAL_HOST = re.compile(
 )
 _URL_HOST = re.compile(r"(?<=://)(?!localhost|127\.0\.0\.1|\[::1\])(?:[^\s/@]*@)?[^\s/:@\"'\\]+")
 _TOP = "com org net edu gov mil int info biz dev app ai cloud tech local lan internal corp home intranet example test"
+# In a kernel's source stands x@self.wq, a matrix product: two letters are a country's, and few words follow self.
+_COUNTRIES = (
+    "ac ad ae af ag ai al am ao aq ar as at au aw ax az ba bb bd be bf bg bh bi bj bm bn bo br bs bt bw by bz ca cc cd"
+    " cf cg ch ci ck cl cm cn co cr cu cv cw cx cy cz de dj dk dm do dz ec ee eg er es et eu fi fj fk fm fo fr ga gb gd"
+    " ge gf gg gh gi gl gm gn gp gq gr gs gt gu gw gy hk hm hn hr ht hu id ie il im in io iq ir is it je jm jo jp ke kg"
+    " kh ki km kn kp kr kw ky kz la lb lc li lk lr ls lt lu lv ly ma mc md me mg mh mk ml mn mo mp mq mr ms mt mu mw mx"
+    " my mz na nc ne nf ng ni nl no np nr nu nz om pa pe pf pg ph pk pl pm pn pr ps pt pw py qa re ro rs ru rw sa sb sc"
+    " sd se sg sh si sk sl sm sn so sr ss st su sv sx sy sz tc td tf tg th tj tk tl tm tn to tr tt tv tw tz ua ug uk us"
+    " uy uz va vc ve vg vi vn vu wf ws ye yt za zm zw"
+)
 _AT_DOMAIN = re.compile(r"@(?<=[\w+%-]@)[A-Za-z0-9-]+\.[A-Za-z]")
 _EMAIL = re.compile(
-    r"(?:(?<![\w.+%\-\\])|(?<=\\[nrtbf])|(?<=\\\\))[A-Za-z0-9_][\w.+%-]*@(?:[A-Za-z0-9-]+\.)+"
-    rf"(?:{_TOP.replace(' ', '|')}|(?!mm|mv|nn)[a-z]{{2}})(?![\w(\[-]|\.\w)"
+    r"(?:(?<![\w.+%\-\\])|(?<=\\[nrtbf])|(?<=\\\\))[A-Za-z0-9_][\w.+%-]*@(?!self\.(?!com|org|net))(?:[A-Za-z0-9-]+\.)+"
+    rf"(?:{f'{_TOP} {_COUNTRIES}'.replace(' ', '|')})(?![\w(\[-]|\.\w)"
 )
 _DOTTED = re.compile(r"\.\d{1,3}\.\d")
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
@@ -221,14 +233,20 @@ _IPV6 = re.compile(
 
 
 class Scrubber:
-    """Takes secrets out of texts and JSON values. What holds none stays as it is; twice does what once does."""
+    """Takes secrets out of texts and JSON values. What holds none stays as it is; twice does what once does. `runs`:
+    ids of runs; those that become alike are numbered, in the ids of their attempts, too."""
 
-    def __init__(self, names: PrivateNames = PrivateNames()) -> None:
+    def __init__(self, names: PrivateNames = PrivateNames(), runs: Iterable[str] = ()) -> None:
         named = ((names.hosts, HOST), (names.users, USER))
         self._names = [(_words(those), placeholder) for those, placeholder in named if those]
         self._literals = tuple({name.lower() for those, _ in named for name in those})
         self._folders = sorted(names.folders, key=lambda told: -len(told[0]))  # the innermost first
         self._clean: set[str] = set()
+        self._runs: dict[str, str] = {}
+        told, alike = dict[str, Json](), Counter[str]()
+        for run_id in runs:
+            told[_free(self.text(run_id), told, alike)] = run_id
+        self._runs = {run_id: name for name, run_id in told.items() if name != run_id}
 
     def row(self, row: Mapping[str, Json]) -> dict[str, Json]:
         """The row of a table without secrets; its columns keep their names."""
@@ -247,6 +265,10 @@ class Scrubber:
         """The text without secrets."""
         if len(text) < _SHORTEST and text.isalnum() and not self._literals:
             return text
+        if self._runs:
+            run_id, slash, rest = text.partition("/")
+            if run_id in self._runs:
+                return self._runs[run_id] + slash + self.text(rest)
         if text in self._clean:
             return text
         mended = _PEM.sub(KEY, text) if "-----BEGIN" in text else text  # the only secret of several lines
@@ -284,12 +306,12 @@ class Scrubber:
             return self.text(_dumped(value))
         if not isinstance(value, dict):
             return [self._value(v, level + 1) for v in value]
-        made: dict[str, Json] = {}
+        made, alike = dict[str, Json](), Counter[str]()
         for key, inner in value.items():
             secret = isinstance(inner, str) and isinstance(key, str) and _is_secret(key, inner)
             if isinstance(inner, str) and isinstance(key, str) and _URL_FIELDS.match(key):
                 inner = _URL_HOST.sub(HOST, inner)
-            made[_free(self.text(str(key)), made)] = KEY if secret else self._value(inner, level + 1)
+            made[_free(self.text(str(key)), made, alike)] = KEY if secret else self._value(inner, level + 1)
         return made | self._unspelled(value, made)
 
 
@@ -300,10 +322,13 @@ def _dumped(value: Json) -> str:
         return "…"
 
 
-def _free(key: str, taken: Mapping[str, Json]) -> str:
-    if key not in taken:
-        return key
-    return next(name for n in range(2, len(taken) + 3) if (name := f"{key}-{n}") not in taken)
+def _free(key: str, taken: Mapping[str, Json], alike: Counter[str]) -> str:
+    """A key that is not taken, numbered from where the last one `alike` was."""
+    name = key
+    while name in taken:
+        alike[key] += 1
+        name = f"{key}-{alike[key] + 1}"
+    return name
 
 
 def _words(names: Iterable[str]) -> re.Pattern[str]:
@@ -340,7 +365,7 @@ def _without_named(text: str) -> str:
     done = at = 0
     while found := _NAMED.search(text, at):
         at = found.start(3)
-        if not _is_random(found[3]) or _NAMES_HASH.search(found[1] + found[2]):
+        if not _is_random(found[3]) or _NAMES_HASH.search(_whole_name(text, found)):
             continue
         while at < len(text) and _VALUE_CHARACTER.match(text, at):
             at += 1
@@ -348,6 +373,13 @@ def _without_named(text: str) -> str:
             made += (text[done : found.start(3)], KEY)
             done = at
     return "".join((*made, text[done:]))
+
+
+def _whole_name(text: str, found: re.Match[str]) -> str:
+    """With its beginning, which the pattern does not look for: it would at each place, some hundred times."""
+    name = found[1] + found[2]
+    before = _BEFORE.search(text, max(found.start() - 64, 0), found.start()) if _OWN.match(name) else None
+    return before[0] + name if before else name
 
 
 def _without_passwords(text: str) -> str:

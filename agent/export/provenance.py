@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any, Protocol
 
-from kerneltune.agent.attempt import Attempt
+from kerneltune.agent.attempt import Attempt, LlmTurn, RunStart, point_of
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import Feature, Format, Row
 from kerneltune.agent.export.privacy import Scrubber
@@ -22,7 +22,7 @@ from kerneltune.agent.export.rewards import Reward, labels
 from kerneltune.agent.export.similarity import Duplicate, Placement
 from kerneltune.agent.models.providers import CLIENTS, OFFLINE, SourceTerms
 from kerneltune.agent.models.providers import PROVIDERS as MODEL_PROVIDERS
-from kerneltune.agent.record.trajectory import Trajectory
+from kerneltune.agent.record.trajectory import JUDGED_FILES, Trajectory
 from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.schema.codec import did_you_mean
@@ -79,6 +79,57 @@ def terms_of(provider: str) -> SourceTerms:
     return _TERMS.get(provider, _TERMS["other"])
 
 
+class Authors:
+    """Who wrote the files of attempts. What a run began with was there before it: a person's file, or an attempt of
+    another run, which may have begun with it, too. `load`: a stored run by its id."""
+
+    def __init__(self, load: Callable[[str], Trajectory | None]) -> None:
+        self._load = load
+        self._known: dict[str, str | None] = {}  # of attempts that have the text of a start
+
+    def of(self, trajectory: Trajectory, attempt: Attempt) -> str | None:
+        """As runs name their authors; None when it is not known. Asked again it answers of an attempt alone."""
+        passed: set[str] = set()
+        author: str | None = None
+        while attempt.attempt_id not in passed:
+            start = _begun_with(trajectory, attempt)
+            if attempt.attempt_id in self._known:
+                author = self._known[attempt.attempt_id]
+                break
+            if start is None:  # the search holds no conversation: a client went on with its run
+                talked = isinstance(attempt.origin, LlmTurn) and trajectory.run.author == OFFLINE
+                author = None if talked else trajectory.run.author
+                break
+            passed.add(attempt.attempt_id)
+            if _is_offline(start) or start.parent_id is None:
+                author = OFFLINE if _is_offline(start) else JUDGED_FILES
+                break
+            if (found := self._stored(trajectory, start.parent_id)) is None:
+                break
+            trajectory, attempt = found
+        self._known |= dict.fromkeys(passed, author)
+        return author
+
+    def _stored(self, trajectory: Trajectory, attempt_id: str) -> tuple[Trajectory, Attempt] | None:
+        run_id = attempt_id.rpartition("/")[0]
+        its = trajectory if run_id == trajectory.run.run_id else self._load(run_id)
+        found = next((a for a in its.attempts if a.attempt_id == attempt_id), None) if its else None
+        return (its, found) if its and found else None
+
+
+def _begun_with(trajectory: Trajectory, attempt: Attempt) -> Attempt | None:
+    """The attempt of a run's start whose text this one has: itself, or that of which a search varied the parameters."""
+    if isinstance(attempt.origin, RunStart):
+        return attempt
+    point = point_of(attempt.origin)
+    own = (start for start in trajectory.starts if not _is_offline(start))
+    return next((s for s in own if point and (of := point_of(s.origin)) and of.sketch == point.sketch), None)
+
+
+def _is_offline(start: Attempt) -> bool:
+    return isinstance(start.origin, RunStart) and start.origin.given == OFFLINE and start.origin.point is not None
+
+
 SCHEMA_VERSION = 1
 _LESSONS_FROM = ("none", "same_task", "same_split", "other_split")
 _RUN = (
@@ -92,7 +143,7 @@ _RUN = (
         "lessons", "text", f"where the lessons of earlier runs in its prompts came from: {', '.join(_LESSONS_FROM)}"
     ),
     Feature("leaked", "text", "the benchmark problem that the task is, or nearly is; null if none, or not looked for"),
-    Feature("author", "text", "who wrote: offline, or provider:model"),
+    Feature("author", "text", f"who wrote: offline, provider:model, or {JUDGED_FILES} of a person; null: not known"),
     Feature("provider", "text", f"whose words: {', '.join(PROVIDERS)}"),
     Feature("model", "text", "the model; null without one"),
     Feature("source_terms", "text", "which terms bind those who use the words; see the card"),
@@ -149,8 +200,10 @@ class Provenance:
         rewards: Sequence[Reward],
         duplicate_of: Callable[[str], Duplicate] | None,
         scrubber: Scrubber,
+        authors: Authors | None = None,
     ) -> None:
         self.clean = scrubber.text
+        self._trajectory, self._authors = trajectory, authors or Authors(lambda _: None)
         placement = placements[trajectory.run.task_sha256]
         self.split = str(placement.split)
         self._rewards, self._duplicate_of = rewards, duplicate_of
@@ -174,24 +227,16 @@ class Provenance:
         return known
 
     def _of_run(self, run: RunStarted, place: Placement) -> Row:
-        kind, _, model = run.author.partition(":")
-        if kind == "scripted":
-            model = PurePath(model).name  # of a script's path the folders are nobody's business
-        author = f"{kind}:{model}" if model else kind
-        provider = provider_of(run.author)
         versions = run.versions
         return {
             "schema_version": SCHEMA_VERSION,
-            "run_id": run.run_id,
+            "run_id": self.clean(run.run_id),
             "task": self.clean(run.task),
             "task_sha256": run.task_sha256,
             "family": self.clean(place.family),
             "split": place.split,
             "leaked": place.leaked and self.clean(place.leaked),
-            "author": self.clean(author),
-            "provider": provider,
-            "model": self.clean(model) or None,
-            "source_terms": terms_of(provider).tag,
+            **self._of_author(run.author),
             "language": run.language,
             "arch": run.arch,
             "gpu": run.gpu and self.clean(run.gpu),
@@ -200,10 +245,32 @@ class Provenance:
             "kerneltune": versions.get("kerneltune"),
         }
 
+    def _of_author(self, named: str | None) -> Row:
+        kind, _, model = (named or "").partition(":")
+        if kind == "scripted":
+            model = PurePath(model).name  # of a script's path the folders are nobody's business
+        author = f"{kind}:{model}" if model else kind
+        provider = provider_of(named or "")
+        return {
+            "author": None if named is None else self.clean(author),
+            "provider": provider,
+            "model": self.clean(model) or None,
+            "source_terms": terms_of(provider).tag,
+        }
+
+    def with_words_of(self, row: Row, other: Row) -> Row:
+        """A row that holds words of another attempt, too. Those of the search bind nobody who keeps to the terms of a
+        model; where two others wrote, the row is of an author that nobody can name."""
+        if other["provider"] in (row["provider"], OFFLINE):
+            return row
+        whose = other if row["provider"] == OFFLINE else self._of_author(None)
+        return row | {name: whose[name] for name in self._of_author(None)}
+
     def _of_attempt(self, attempt: Attempt) -> Row:
         thought = self._thought.get((attempt.conversation, attempt.turn)) if attempt.turn is not None else None
         made: Row = {
-            "attempt_id": attempt.attempt_id,
+            **self._of_author(self._authors.of(self._trajectory, attempt)),
+            "attempt_id": self.clean(attempt.attempt_id),
             "language": language_of(attempt.source),
             "created": _moment(attempt.at),
             "status": attempt.status.value if attempt.status else None,
@@ -292,13 +359,19 @@ def _fields(features: Iterable[Feature]) -> dict[str, tuple[str, str]]:
     return {c.name: ("date" if c.name == "created" else kinds[c.kind], c.about) for c in features if c.kind in kinds}
 
 
-def predicate(where: Sequence[str], rewards: Iterable[str] = (), formats: Iterable[type[Format] | Format] = ()) -> Keep:
+def predicate(
+    where: Sequence[str],
+    rewards: Iterable[str] = (),
+    formats: Iterable[type[Format] | Format] = (),
+    clean: Callable[[str], str] = str,
+) -> Keep:
     """Whether a row is kept: all of the conditions must hold, each a field, an operator and a value.
     `status=correct|checked` holds for either. What is unknown (null) matches nothing, `!=` neither: nobody knows that
     it differs.
 
     The answer is for what every row has when it is asked without a format's name, and for what rows of that format
-    have of their own otherwise. rewards: names of the rewards' columns; formats: whose own columns may be asked for.
+    have of their own otherwise. rewards: names of the rewards' columns; formats: whose own columns may be asked for;
+    clean: what was done to texts that every row has, and is done to those that are asked for.
     Raises UsageError naming the condition, what is wrong with it, and what would work.
     """
     known = where_fields() | {f"reward_{name}": ("number", "a reward") for name in rewards}
@@ -312,7 +385,7 @@ def predicate(where: Sequence[str], rewards: Iterable[str] = (), formats: Iterab
             raise UsageError(f"--where {spec!r}: {name} is a column of {', '.join(having)}, not of {lacking}")
         of: str | None
         for of in having or (None,):
-            whose.setdefault(of, []).append(_compiled(spec, own[of] if of else known))
+            whose.setdefault(of, []).append(_compiled(spec, own[of] if of else known, str if of else clean))
     return lambda row, of=None: all(test(row) for test in whose.get(of, ()))
 
 
@@ -324,7 +397,7 @@ def _parted(spec: str) -> tuple[str, str, str]:
     return found[1], found[2], found[3]
 
 
-def _compiled(spec: str, known: Mapping[str, tuple[str, str]]) -> _Test:
+def _compiled(spec: str, known: Mapping[str, tuple[str, str]], clean: Callable[[str], str]) -> _Test:
     name, sign, text = _parted(spec)
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -336,7 +409,7 @@ def _compiled(spec: str, known: Mapping[str, tuple[str, str]]) -> _Test:
     values = [_value(name, kind, value.strip(), spec) for value in text.split("|")]
     if len(values) > 1 and sign in _ORDER:
         raise UsageError(f"--where {spec!r}: several values go with = and !=, not with {sign}")
-    test = _test(kind, sign, values)
+    test = _test(kind, sign, list(map(clean, values)) if kind == "text" else values)
     return lambda row: (value := row.get(name)) is not None and test(value)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from kerneltune.agent.attempt import Attempt
+from kerneltune.agent.attempt import Attempt, RunStart
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export import instructions
 from kerneltune.agent.export.base import ExportRow, Feature, Format, Row
@@ -33,6 +33,7 @@ from kerneltune.agent.export.rewards import (
     turns_of,
 )
 from kerneltune.agent.record.trajectory import Message, Trajectory
+from kerneltune.tools.languages import FOLDERS
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.schema.errors import UsageError
 
@@ -221,7 +222,7 @@ def _spoken(reply: Message) -> Row:
     said: Row = {"text": reply.text, "thinking": reply.thinking, "action": calls}
     told = {"token_ids": reply.token_ids, "logprobs": reply.logprobs}
     tokens: Row = {name: None if those is None else list(those) for name, those in told.items()}
-    return said | tokens | {"prompt_tokens": (reply.usage or {}).get("input_tokens")}
+    return said | tokens | {"prompt_tokens": reply.tokens("input_tokens")}
 
 
 def _made(turn: RewardedTurn) -> Row:
@@ -262,6 +263,11 @@ class Verl(Format):
         self._first: dict[tuple[str, str], tuple[bool, float, str]] = {}  # by task and language
         self._indices: dict[tuple[str, str], int] = {}
         self._judged: dict[tuple[str, str], list[int]] = {}  # right ones, all of which that is known
+        self._unknown: list[str] = []  # languages of runs
+
+    def notes(self) -> Iterator[str]:
+        """Of runs without a prompt."""
+        yield from instructions.left_out(self.name, self._unknown)
 
     def set_splits(self, splits: Mapping[str, str]) -> None:
         """A row says the split too, where verl's tools look for it."""
@@ -270,13 +276,17 @@ class Verl(Format):
     def survey(self, trajectory: Trajectory) -> None:
         """Choose the run that speaks for each task and language: the first that had a GPU, else the first."""
         run, key = trajectory.run, _asked_for(trajectory.run)
+        if run.language not in FOLDERS:
+            self._unknown.append(run.language)
+            return
         claim = (run.gpu is None, run.at, run.run_id)
         self._first[key] = min(claim, self._first.get(key, claim))
         self._indices.clear()
         held = self._judged.setdefault(key, [0, 0])
-        for known in filter(lambda c: c is not None, map(correct, trajectory.attempts)):
-            held[0] += bool(known)
-            held[1] += 1
+        own = (a for a in trajectory.attempts if not isinstance(a.origin, RunStart))
+        known = [correct(a) for a in own if language_of(a.source) == run.language]
+        held[0] += known.count(True)
+        held[1] += len(known) - known.count(None)
 
     def rows(self, trajectory: Trajectory) -> Iterator[ExportRow]:
         """One row if this run speaks for its task, and its reference can be shown."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from kerneltune.agent.attempt import Attempt, StopReason, best
+from kerneltune.agent.attempt import Attempt, RunStart, StopReason, best
 from kerneltune.agent.events import Event, Replied, RunEnded, RunResumed, RunStarted, Said, attempts_of
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.tools.schema.codec import DecodeError, Json, decode
@@ -37,6 +37,11 @@ class Message:
     logprobs: tuple[float, ...] | None = None
     kept: int | None = None  # of a history: how many of the messages before it the model still saw, None when unknown
 
+    def tokens(self, name: str) -> int | None:
+        """A count of `usage`; None when it is unknown, or no count, as a record from elsewhere may have it."""
+        found = (self.usage or {}).get(name)
+        return found if type(found) is int and found >= 0 else None
+
 
 @dataclass(frozen=True)
 class Conversation:
@@ -61,6 +66,11 @@ class Trajectory:
         """The attempt it was derived from, if that is one of this run; one that is not older than its child is none."""
         found = self._by_id.get(attempt.parent_id or "")
         return found if found is not None and found.number < attempt.number else None
+
+    @cached_property
+    def starts(self) -> tuple[Attempt, ...]:
+        """What the run was told to begin with."""
+        return tuple(a for a in self.attempts if isinstance(a.origin, RunStart))
 
     @cached_property
     def _by_id(self) -> dict[str, Attempt]:

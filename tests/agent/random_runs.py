@@ -284,7 +284,7 @@ class RunMaker:
         parent_id = f"{self.run_id}/{parent}" if parent else None
         yield Proposed(self.run_id, attempt_id, number, parent_id, source, said, origin, at=self.at())
         status = self._status()
-        kernels = () if status in (Status.REJECTED, Status.COMPILE_FAILED) else self._kernels()
+        kernels = () if status in (Status.REJECTED, Status.COMPILE_FAILED) else self._kernels(source)
         verdict = self._verdict(status)
         yield self._updated(attempt_id, kernels, verdict)
         if judged:
@@ -305,12 +305,13 @@ class RunMaker:
             return Status.UNCHECKED if self.rng.random() < 0.05 else Status.CHECKED
         return Status.CRASHED if self.gpu is None and status is Status.IMPOSSIBLE else status
 
-    def _kernels(self) -> tuple[KernelReport, ...]:
-        return tuple(self._kernel() for _ in range(self.rng.choice((1, 1, 1, 2))))
+    def _kernels(self, source: str) -> tuple[KernelReport, ...]:
+        names = re.findall(r"(?m)^@triton\.jit\s+def (\w+)", source)
+        return tuple(self._kernel(names) for _ in range(self.rng.choice((1, 1, 1, 2))))
 
-    def _kernel(self) -> KernelReport:
+    def _kernel(self, names: Sequence[str]) -> KernelReport:
         rng = self.rng
-        name, registers = f"kernel_{rng.randrange(1000)}", rng.randrange(16, 256)
+        name, registers = rng.choice(names or ["kernel"]), rng.randrange(16, 256)
         spilled = (0, 0, 0, 64)
         spills = (rng.choice(spilled), rng.choice(spilled), rng.choice(spilled))
         shape = (1 << rng.randrange(4, 17), 1 << rng.randrange(6), rng.randrange(1, 5))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kerneltune.agent.attempt import RunStart
 from kerneltune.agent.export.base import format_of
 from kerneltune.agent.export.card import Card, Statistics, card, front_matter, name, prose
 from kerneltune.agent.export.files import DataFile
@@ -88,6 +89,12 @@ def test_the_card_counts_attempts_and_rows() -> None:
     assert "<script" not in text
 
 
+def test_what_a_run_began_with_is_no_first_attempt_of_its_author() -> None:
+    begun = replace(RUNS[0], attempts=(replace(RUNS[0].attempts[0], origin=RunStart("mine.py")),))
+    assert counted(begun).tasks == {"softmax": {"right", "timed", "faster"}}
+    assert "first right" in counted(RUNS[0]).tasks["softmax"]
+
+
 def test_the_card_shows_how_to_train_on_a_format_with_the_length_of_its_longest_row() -> None:
     files = [
         DataFile(f, "train", f"data/{f}.parquet", beside=False, rows=3, longest_tokens=4321) for f in ("kto", "atif")
@@ -105,6 +112,15 @@ def test_the_reward_that_the_card_names_for_verl_is_a_file_of_ours() -> None:
     named = re.findall(r"path/to/(kerneltune/rl/\S+)", text)
     assert named
     assert all((ROOT / path).is_file() for path in named)
+
+
+@pytest.mark.parametrize("of", ["sharegpt", "verl"])
+def test_the_file_that_the_card_gives_to_a_trainer_is_the_one_for_training(of: str) -> None:
+    files = [DataFile(of, split, f"data/{of}/{split}-00000.jsonl", beside=False, rows=3) for split in ("test", "train")]
+    text = card(made(formats=[format_of(of)], files=files), Statistics())
+    assert re.findall(rf"path/to/this/folder/(data/{of}[^\s\"]*)", text) == [f"data/{of}/train-00000.jsonl"]
+    held_out = card(made(formats=[format_of(of)], files=files[:1]), Statistics())
+    assert f"path/to/this/folder/data/{of}" not in held_out
 
 
 def test_the_front_matter_names_what_datasets_can_load() -> None:

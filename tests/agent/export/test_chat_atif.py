@@ -16,8 +16,8 @@ SCHEMA = json.loads((Path(__file__).parent / "schemas" / "atif_v1_8.json").read_
 AGENT_ONLY = {"model_name", "reasoning_effort", "reasoning_content", "tool_calls", "metrics"}
 
 
-def documents(speaker: Speaker, seen: bool = False) -> list[dict[str, Any]]:
-    return [made.values for made in Atif(seen=seen, empty="keep").rows(speaker.trajectory(ended()))]
+def documents(speaker: Speaker, **options: Any) -> list[dict[str, Any]]:
+    return [made.values for made in Atif(empty="keep", **options).rows(speaker.trajectory(ended()))]
 
 
 def check(document: dict[str, Any]) -> None:
@@ -54,6 +54,24 @@ def test_a_conversation_is_a_document_with_calls_observations_and_metrics() -> N
     assert document["final_metrics"] == totals  # one reply has no price, so there is no total
     assert (document["session_id"], document["trajectory_id"]) == (RUN, f"{RUN}/1")
     assert document["extra"]["why"] == "attempts"
+
+
+def test_a_reply_that_is_told_call_by_call_costs_its_tokens_once() -> None:
+    said = Speaker().user("begin").reply("try", update("a", "5"), bench("b"), usage=Usage(90, 7), cost_usd=0.25)
+    (document,) = documents(said.result("a", "#1 compiled").result("b", "#1 correct"), calls="one")
+    check(document)
+    metrics = {"prompt_tokens": 90, "completion_tokens": 7, "cached_tokens": 0, "cost_usd": 0.25}
+    assert [step.get("metrics") for step in document["steps"][1:]] == [metrics, None]
+    assert [step["llm_call_count"] for step in document["steps"][1:]] == [1, 0]
+
+
+@pytest.mark.parametrize("odd", ["many", True, -5, 1.5, {"a": 1}, None])
+def test_what_is_no_count_of_tokens_is_unknown(odd: Any) -> None:
+    said = Speaker().user("begin").reply("try", bench("a"), usage={"input_tokens": odd, "output_tokens": 7})
+    (document,) = documents(said.result("a", "no", True))
+    check(document)
+    assert document["steps"][1]["metrics"] == {"completion_tokens": 7}
+    assert document["final_metrics"] == {"total_completion_tokens": 7, "total_steps": 2}
 
 
 def test_windows_mark_what_was_copied_and_charge_for_it_once() -> None:

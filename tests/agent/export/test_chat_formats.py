@@ -238,6 +238,17 @@ def test_a_reply_that_gives_up_and_the_answer_to_a_nudge_are_not_to_be_learned()
     assert weights == [1, 0, 0, 0, 1]
 
 
+def test_labels_are_of_the_attempts_that_the_row_holds_and_not_of_an_end_that_is_cut_off() -> None:
+    said = Speaker().user("begin").reply("one", update("u", "s")).result("u", "#1 wrong").reply("I am done.")
+    said.user("You called no tool.").reply("", update("v", "t")).result("v", "#2 correct")
+    attempts = [*made(1, 1, Status.WRONG), *made(2, 3, Status.CORRECT, 10.0, True)]
+    (row,) = SftChat().rows(said.trajectory(*attempts, ended(best=2)))
+    assert row.attempt is not None
+    assert row.attempt.number == 1
+    facts = [row.values[name] for name in ("n_turns", "n_attempts", "best_status", "final_speedup", "left_out")]
+    assert facts == [1, 1, "wrong", None, 2]
+
+
 def test_an_empty_reply_is_left_out_and_what_answers_the_nudge_is_not_to_be_learned() -> None:
     said = Speaker().user("a").reply("").user("Your reply was empty.").reply("x", bench("b")).result("b", "r")
     said.reply("y", bench("c")).result("c", "r")

@@ -19,11 +19,12 @@ from typing import Any
 
 import pytest
 
+from kerneltune.agent.attempt import LlmTurn, Origin, RunStart, SearchPoint
 from kerneltune.agent.events import Event, Judged, Proposed, Reflected, RunEnded, RunStarted, Verified
 from kerneltune.agent.export.base import FORMATS, format_class
 from kerneltune.agent.record.store import FILE_NAME, Store
 from kerneltune.tools.schema.verdict import Status
-from tests.agent.export.made_runs import run, tried
+from tests.agent.export.made_runs import run, source, tried
 from tests.agent.random_runs import RunMaker
 from tests.agent.shell import command, env, optimize
 
@@ -233,6 +234,57 @@ def test_the_command_in_the_card_makes_the_same_rows_and_holds_no_secret(runs_di
     assert again[:2] == ["optimize", "export"]
     done = optimize(*again[1:], "--overwrite", "--runs-dir", str(runs_dir), "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["rows"] == told["rows"]
+
+
+@pytest.mark.parametrize("name", ["kto", "convert", "fix", "dpo", "rl-turns", "raw"])
+def test_a_model_s_words_in_a_run_of_the_search_keep_the_model_s_terms(name: str, tmp_path: Path) -> None:
+    """A search began with a model's kernel, which failed there; another made the same in another language."""
+    sketch, start = SearchPoint("x"), RunStart("talked/1")
+    cuda = source("the search's") + '\nfrom kerneltune import CudaKernel\n\nkernel = CudaKernel("void k() {}")\n'
+    its: dict[str, list[tuple[Status, Origin, str | None, str]]] = {
+        "talked": [(Status.CHECKED, LlmTurn("1", 1), None, source("claude's"))],
+        "began": [
+            (Status.WRONG, start, "talked/1", source("claude's")),
+            (Status.CHECKED, sketch, "began/1", source("the search's")),
+        ],
+        "other": [(Status.CHECKED, sketch, None, cuda)],
+    }
+    with Store.open(tmp_path / "runs") as store:
+        for run_id, attempts in its.items():
+            store.write(replace(run(run_id=run_id).run, author="anthropic:claude" if run_id == "talked" else "offline"))
+            for number, (status, origin, parent, text) in enumerate(attempts, 1):
+                proposed, *judged = tried(number, status, parent, run_id=run_id)
+                store.write_all([replace(proposed, source=text, origin=origin), *judged])  # type: ignore[arg-type]
+    export(tmp_path / "runs", tmp_path / "out", *formats(name), "--as", "jsonl")
+    found = rows_of(tmp_path / "out", name)
+    assert {row["source_terms"] for row in found if "claude" in json.dumps(row)} == {"anthropic-commercial"}
+    assert "anthropic-commercial" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_name_in_a_run_s_id_is_gone_and_ids_still_tell_which_attempt_is_of_which_run(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "runs") as store:
+        for user in ("margaret", "hamilton"):
+            run_id = f"{user}-1"
+            store.write(replace(run(run_id=run_id).run, machine={"user": user}))
+            store.write_all(event for n in (1, 2) for event in tried(n, Status.CHECKED, n - 1 or None, run_id=run_id))
+    export(tmp_path / "runs", tmp_path / "out", *formats("rl-turns", "raw"), "--as", "jsonl")
+    text = "".join(path.read_text() for path in (tmp_path / "out").rglob("*.*l*"))
+    assert not re.search("margaret|hamilton", text)
+    turns = rows_of(tmp_path / "out", "rl-turns")
+    assert {row["run_id"] for row in turns} == {row["run_id"] for row in rows_of(tmp_path / "out", "raw")}
+    assert len({row["attempt_id"] for row in turns}) == 4
+    for row in turns:
+        assert [row["attempt_id"]] == row["attempts"]
+        assert {row["run_id"]} == {name.rpartition("/")[0] for name in (*row["attempts"], *row["parents"])}
+    told = export(tmp_path / "runs", tmp_path / "one", *formats("kto"), "--where", "run_id=hamilton-1")
+    assert told["rows"]["kto"] == {"train": 2}
+
+
+def test_where_all_runs_are_in_a_language_of_a_later_version_the_note_says_so(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "runs") as store:
+        store.write(replace(run().run, limits={"language": "tile"}))
+    told = export(tmp_path / "runs", tmp_path / "out", *formats("verl"), code=1)
+    assert told["notes"] == ["verl: 1 run left out, in languages that this version does not know: tile"]
 
 
 SECRETS = {

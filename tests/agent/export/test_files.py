@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kerneltune.agent.export.base import FORMATS, Feature, format_class
-from kerneltune.agent.export.files import FileType, open_file
+from kerneltune.agent.export.files import CSV_COLUMNS, FileType, open_file
 
 COLUMNS = (
     Feature("n", "int", ""),
@@ -33,6 +33,16 @@ def test_what_no_column_holds_is_null_or_marked_and_the_file_is_whole(tmp_path: 
     assert [row["x"] for row in rows] == [None, 0.1]
     value = rows[0]["value"]
     assert (json.loads(value) if isinstance(value, str) else value) == {"x": None, "n": 2**70, "s": "?"}
+
+
+def test_a_label_goes_into_a_csv_file_with_its_question_and_answer(tmp_path: Path) -> None:
+    sheet = open_file(tmp_path / "f", format_class("kto").columns, "csv")
+    talk = {name: [{"role": "user", "content": name}] for name in CSV_COLUMNS}
+    for label in (True, False):
+        sheet.add(talk | {"label": label})
+    sheet.close()
+    told = (tmp_path / "f").read_text().splitlines()
+    assert told == ["prompt,completion,label", "prompt,completion,True", "prompt,completion,False"]
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -1,5 +1,6 @@
 """Pairs of languages: what is turned into what, and which attempts are such a pair."""
 
+import time
 from dataclasses import replace
 
 from kerneltune.agent.events import Event, Proposed
@@ -104,3 +105,16 @@ def test_what_it_was_made_of_goes_before_what_is_best_of_the_task() -> None:
     its = run(written(1, Status.CHECKED, source("one")), made_of, written(3, Status.CHECKED, CUDA, 2))
     found = {r["source_code"] for r in rows(Convert(), its) if r["direction"] == "triton_to_cuda"}
     assert found == {source("two")}
+
+
+def test_a_long_line_of_attempts_costs_time_in_proportion_to_its_length() -> None:
+    def cost(n: int) -> float:
+        line, times = (written(i, Status.CHECKED, f"{PTX}# {i}\n", i - 1) for i in range(2, n)), []
+        its = run(written(1, Status.CHECKED, source("one")), *line)
+        for _ in range(3):
+            begin = time.thread_time()
+            assert len(rows(Convert(), its)) == 2 * n - 3
+            times.append(time.thread_time() - begin)
+        return min(times)
+
+    assert cost(160) < 24 * cost(20), "8 times as many took 60 times as long"

@@ -112,10 +112,18 @@ def test_a_kernel_inside_of_a_text_is_none() -> None:
     assert middles(f'SOURCE = """\n{inner}"""\n') == []
 
 
-def test_of_a_file_s_kernels_those_that_it_launches_are_cut() -> None:
-    helper = "@triton.jit\ndef is_floating(x):\n    return x.dtype.is_floating()\n"
+@pytest.mark.parametrize(
+    ("launched", "other", "cut"),
+    [
+        ("softmax_kernel", "is_floating", ["softmax_kernel"]),
+        ("a_kernel_in_ptx", "is_floating", []),
+        ("softmax_kernel", "softmax_kernel", []),  # which of the two is not known
+    ],
+)
+def test_of_a_file_s_kernels_those_that_it_launches_are_cut(launched: str, other: str, cut: list[str]) -> None:
+    helper = f"@triton.jit\ndef {other}(x):\n    return x.dtype.is_floating()\n"
     text = source("two").replace("@triton.jit", helper + "\n\n@triton.jit")
-    report = KernelReport("softmax_kernel", 32, 0, 0, 0, 0, 4, 1, 1.0, "0" * 64)
+    report = KernelReport(launched, 32, 0, 0, 0, 0, 4, 1, 1.0, "0" * 64)
     events = [
         replace(e, source=text)
         if isinstance(e, Proposed)
@@ -124,5 +132,5 @@ def test_of_a_file_s_kernels_those_that_it_launches_are_cut() -> None:
         else e
         for e in tried(1, Status.CHECKED)
     ]
-    assert [row["kernel"] for row in rows(Fim(), run(events))] == ["softmax_kernel"]
+    assert [row["kernel"] for row in rows(Fim(), run(events))] == cut
     assert len(kernel_bodies(text)) == 2

@@ -1,8 +1,12 @@
 """Pairs and labels: what is better is known to be better."""
 
+from dataclasses import replace
+
 import pytest
 
-from kerneltune.agent.export.kernel_formats import Dpo, Kto
+from kerneltune.agent.events import Proposed
+from kerneltune.agent.export.base import Format
+from kerneltune.agent.export.kernel_formats import Dpo, Fix, Kto
 from kerneltune.agent.record.trajectory import Trajectory
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import Status, Verdict
@@ -45,6 +49,14 @@ def test_intervals_that_touch_are_no_preference() -> None:
     assert pairs(Dpo(), run(tried(1, low), tried(2, high), gpu=H200)) == []
 
 
+def test_a_screening_is_no_proof_against_a_longer_measurement() -> None:
+    """What was confirmed at 790 us had been screened at 700."""
+    confirmed, screened = timed(790.0, tier="confirmed", gain=2.0), timed(720.0, tier="screened", gain=2.0)
+    assert pairs(Dpo(), run(tried(1, confirmed), tried(2, screened, 1), gpu=H200)) == []
+    slow = timed(900.0, tier="screened", gain=2.0)
+    assert pairs(Dpo(), run(tried(1, confirmed), tried(2, slow, 1), gpu=H200)) == [("faster", "r1/1", "r1/2")]
+
+
 def test_a_margin_may_be_asked_for() -> None:
     its = run(tried(1, timed(100.0)), tried(2, timed(90.0)), tried(3, timed(40.0)), gpu=H200)
     assert {worse for _, _, worse in pairs(Dpo(least_margin=2.0), its)} == {"r1/1", "r1/2"}
@@ -82,6 +94,13 @@ def test_times_without_a_gpu_are_not_compared() -> None:
 
 def test_the_same_file_is_not_preferred_to_itself() -> None:
     assert rows(Dpo(), run(tried(1, Status.WRONG, what="x"), tried(2, Status.CHECKED, 1, what="x"))) == []
+
+
+@pytest.mark.parametrize(("form", "n_rows"), [(Kto(), 1), (Dpo(), 0), (Fix(), 0)])
+def test_a_failing_file_that_could_not_be_kept_teaches_nothing(form: Format, n_rows: int) -> None:
+    """One that was no text, or too long."""
+    events = [replace(e, source="") if isinstance(e, Proposed) else e for e in tried(1, Status.REJECTED)]
+    assert len(rows(form, run(events, tried(2, Status.CHECKED, 1)))) == n_rows
 
 
 def test_one_kind_of_pair_may_be_asked_for() -> None:

@@ -1,12 +1,16 @@
 """verl's rows: a prompt for each task, and the reference that answers are judged by."""
 
+from dataclasses import replace
+
 import pytest
 
+from kerneltune.agent.attempt import RunStart
+from kerneltune.agent.export.base import format_of
 from kerneltune.agent.export.instructions import operators
 from kerneltune.agent.export.rl_formats import Verl
 from kerneltune.tools.schema.verdict import Status
 from kerneltune.tools.task.load import builtin_tasks
-from tests.agent.export.made_runs import AT, H200, SOFTMAX, TASK, rows, run, tried
+from tests.agent.export.made_runs import AT, H200, SOFTMAX, TASK, conversation, rows, run, tried
 
 OTHER = "import torch\nclass Model(torch.nn.Module): ...\ndef get_inputs(): return []\n"
 DRKERNEL = {"entry_point", "level", "module_name", "ops", "original_prompt", "repo_name", "type", "uuid"}
@@ -47,10 +51,36 @@ def test_a_row_tells_how_often_its_task_was_solved() -> None:
     assert rows(Verl(), run())[0]["solve_rate"] is None
 
 
+@pytest.mark.parametrize("spec", ["verl", "sft-chat:system=short"])
+def test_a_run_in_a_language_of_a_later_version_is_left_out_with_a_note(spec: str) -> None:
+    its = run(tried(1, Status.CHECKED, turn=1, run_id="r2"), run_id="r2", said=conversation([(1, "a")], "r2"))
+    later, form = replace(its, run=replace(its.run, limits={"language": "tile"})), format_of(spec)
+    assert len(rows(form, its, later)) == 1
+    (note,) = form.notes()
+    assert note == f"{form.name}: 1 run left out, in languages that this version does not know: tile"
+
+
+def test_what_a_run_began_with_or_made_in_another_language_solves_no_task() -> None:
+    its = run(*(tried(n, status) for n, status in enumerate((Status.CHECKED, Status.CHECKED, Status.WRONG), 1)))
+    start, other, third = its.attempts
+    cuda = 'import triton\nfrom kerneltune import CudaKernel\nkernel = CudaKernel("void k() {}")\n'
+    its = replace(its, attempts=(replace(start, origin=RunStart("x.py")), replace(other, source=cuda), third))
+    assert rows(Verl(), its)[0]["solve_rate"] == 0.0
+
+
 def test_splits_are_those_of_the_export() -> None:
     its, form = run(), Verl()
     form.set_splits({its.run.task_sha256: "test"})
     assert rows(form, its)[0]["extra_info"]["split"] == "test"
+
+
+def test_a_task_that_only_lies_in_a_folder_like_ours_brings_its_reference_along() -> None:
+    changed = run(run_id="r2", task_source=TASK + "\n# changed\n")
+    theirs = run(run_id="r3", task="mine", task_source=OTHER)
+    told = [row["extra_info"] for row in rows(Verl(), run(), changed, theirs)]
+    assert [extra["type"] for extra in told] == ["builtin", "file", "file"]
+    codes = [extra["tools_kwargs"]["bench"]["create_kwargs"]["reference_code"] for extra in told]
+    assert codes == [None, TASK + "\n# changed\n", OTHER]
 
 
 def test_nothing_of_the_machine_or_of_a_held_out_case_is_in_a_row() -> None:

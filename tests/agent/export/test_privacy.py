@@ -74,6 +74,8 @@ SECRETS = {  # what must be gone, in a text that has it
     "escaped home": ("bob", "\\/home\\/{}\\/x"),
     "mail": ("a.b+c@sub.example.co.uk", "from <{}>, yesterday"),
     "mail in code": ("bob@example.com", "# author: {}"),
+    "mail in a string": ("a@b.org", 'q = x@self.wq; __author__ = "{}"'),
+    "mail of a country": ("a@b.fr", "# {}: q = x@self.wq"),
     "address": ("10.1.2.3", "ssh {} -p 22"),
     "public address": ("93.184.216.34", "http://{}:8000/v1"),
     "link address": ("fe80::1ff:fe23:4567:890a", "ping {}"),
@@ -189,6 +191,9 @@ def test_honest_kernels_tasks_and_stories_stay_as_they_are(scrubber: Scrubber) -
         "y=q@k.mT",
         "y=q@k.mm(v)",
         "y = x@w.at[0]",
+        "q=x@self.wq; k=x@self.wk",
+        "h=x@block.wq",
+        "return x@self.id + y@self.attention.co",
         "@triton.jit",
         "@triton.autotune(configs=configs, key=['n_cols', 'dtype'])",
         "n = sk-1",
@@ -289,6 +294,12 @@ def test_the_names_of_this_machine_are_names_or_nothing() -> None:
         assert name != "root"
 
 
+def test_ids_of_runs_that_become_alike_are_numbered_and_what_follows_them_is_scrubbed() -> None:
+    scrubber = Scrubber(PrivateNames(users=frozenset(("alice", "carol"))), ("alice-1", "carol-1", "r3"))
+    found = scrubber.value(["alice-1", "carol-1/7", "r3/2", f"carol-1/{HOME}/alice"])
+    assert found == ["<user>-1", "<user>-1-2/7", "r3/2", "<user>-1-2/<home>"]
+
+
 def test_names_may_hold_characters_that_mean_something_to_patterns() -> None:
     assert Scrubber(PrivateNames(users=frozenset(("a.b(c", "x+y")))).text("a.b(c axb(c x+y") == "<user> axb(c <user>"
 
@@ -326,6 +337,26 @@ def test_a_text_made_to_cost_time_costs_little(text: str) -> None:
     started = time.monotonic()
     assert Scrubber().text(text) == text
     assert time.monotonic() - started < 10.0
+
+
+def cost(value: Json) -> float:
+    times = []
+    for _ in range(3):
+        begin = time.thread_time()
+        Scrubber().value(value)
+        times.append(time.thread_time() - begin)
+    return min(times)
+
+
+def test_keys_that_become_alike_cost_time_in_proportion_to_their_number() -> None:
+    few, many = ({f"a{i}@b.org": i for i in range(n)} for n in (1_500, 12_000))
+    assert list(Scrubber().value(few))[:3] == ["<email>", "<email>-2", "<email>-3"]
+    assert cost(many) < 24 * cost(few), "8 times as many took 60 times as long"
+
+
+def test_names_of_variables_cost_no_more_than_other_names() -> None:
+    known, own = cost("secret_" * 2600), max(cost("_KEY_" * 3600), cost("_KEY" * 30 + " " * 18_000))
+    assert own < 12 * known, "once 60 to 150 times as much"
 
 
 @pytest.mark.parametrize("escapes", [1, 3, 7, 15, 31])

@@ -1,6 +1,47 @@
+from dataclasses import replace
+
 import pytest
 
-from kerneltune.agent.export.provenance import PROVIDERS, provider_of, terms_of
+from kerneltune.agent.attempt import LlmTurn, Origin, RunStart, SearchPoint
+from kerneltune.agent.export.provenance import PROVIDERS, Authors, provider_of, terms_of
+from kerneltune.agent.record.trajectory import Trajectory
+from kerneltune.tools.schema.verdict import Status
+from tests.agent.export.made_runs import run, tried
+
+
+def made_by(author: str, run_id: str, *attempts: tuple[Origin, str | None]) -> Trajectory:
+    """A run of attempts with these origins and parents."""
+    its = run(*(tried(n, Status.CHECKED, p, run_id=run_id) for n, (_, p) in enumerate(attempts, 1)), run_id=run_id)
+    kept = tuple(replace(a, origin=origin) for a, (origin, _) in zip(its.attempts, attempts, strict=True))
+    return replace(its, run=replace(its.run, author=author), attempts=kept)
+
+
+def test_what_a_run_began_with_is_its_first_author_s_in_other_words_and_runs_too() -> None:
+    mine, library = SearchPoint("mine", {"N": 4}), SearchPoint("softmax_row")
+    talked = made_by("anthropic:claude", "talked", (LlmTurn("1", 1), None))
+    as_ptx = made_by(
+        "offline",
+        "ptx",
+        (RunStart("talked/1"), "talked/1"),
+        (RunStart("talked/1", as_ptx=True), "ptx/1"),
+        (library, None),
+    )
+    again = made_by("offline", "again", (RunStart("best"), "ptx/2"), (RunStart("best"), "gone/1"))
+    own = made_by("offline", "own", (RunStart("mine.py", point=mine), None), (mine, None), (library, None))
+    begun = made_by("openai:gpt", "begun", (RunStart("offline", point=library), None), (RunStart("b", True), "begun/1"))
+    circle = made_by("offline", "circle", (RunStart("best"), "circle/1"))
+    resumed = made_by("offline", "resumed", (library, None), (LlmTurn("1", 1), "resumed/1"))
+    stored = {its.run.run_id: its for its in (talked, as_ptx, again, own, begun, circle, resumed)}
+    authors = Authors(stored.get)
+    assert {name: [authors.of(its, a) for a in its.attempts] for name, its in stored.items()} == {
+        "talked": ["anthropic:claude"],
+        "ptx": ["anthropic:claude", "anthropic:claude", "offline"],
+        "again": ["anthropic:claude", None],
+        "own": ["files", "files", "offline"],
+        "begun": ["offline", "offline"],
+        "circle": [None],
+        "resumed": ["offline", None],
+    }
 
 
 @pytest.mark.parametrize(
