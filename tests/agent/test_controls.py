@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -113,6 +113,17 @@ def test_what_the_gpu_is_timing_is_not_skipped() -> None:
     bench.bench(bench.update(Proposal("1", "")))
     assert seen == [0]
     assert len(bench.attempts) == 1
+
+
+def test_what_does_not_compile_waits_for_nobody_s_turn_at_the_gpu() -> None:
+    updater, bench, _ = held()
+    updater.let_go.set()
+    taken = threading.Lock()
+    bench.tools = replace(bench.tools, judging=taken)
+    with taken:
+        thread = in_background(bench, [])
+        thread.join(10)
+        assert [a.status for a in bench.attempts] == [Status.COMPILE_FAILED]
 
 
 def test_a_paused_run_begins_nothing_until_it_goes_on() -> None:
