@@ -250,7 +250,7 @@ class AttemptTracker:
         update = attempt.update
         assert update is not None
         with self._at_work(attempt.attempt_id):
-            # What does not compile waits for nobody's turn: of 96 answers of a trainer half did, up to 20 s each.
+            # What does not compile waits for nobody's turn: of 84 answers of a trainer 32 did, up to 20 s each.
             with contextlib.nullcontext() if update.failure else self.tools.judging:
                 self._insist(attempt.attempt_id)
                 started = time.perf_counter()
