@@ -16,7 +16,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from kerneltune.agent.models.types import (
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Settings, Tier
 from kerneltune.agent.view.state import ViewState, fold
+from kerneltune.tools.bench import GpuBench
 from kerneltune.tools.sandbox.workers import Workers
 from kerneltune.tools.schema.codec import Json
 from kerneltune.tools.schema.errors import UsageError
@@ -269,13 +270,16 @@ class FairQueue:
 
 @dataclass(frozen=True)
 class Turn:
-    """A client's turn in a queue, as a lock for the thread that benches."""
+    """A client's turn in a queue, as a lock for the thread that benches. `opening`: of its task, which is waited for
+    before the turn, as others may judge meanwhile: it took 6 s of a step's 43 where one task of twelve was opened."""
 
     queue: FairQueue
     client: str
     priority: Priority
+    opening: Future[Any] | None = None
 
     def __enter__(self) -> None:
+        wait([self.opening] if self.opening else [])
         self.queue.enter(self.client, self.priority)
 
     def __exit__(self, *_: object) -> None:
@@ -363,7 +367,9 @@ class OpenTasks:
             yield self._in_turn(opened, FairQueue(), client, priority)
 
     def _in_turn(self, opened: Session, queue: FairQueue, client: str, priority: Priority) -> Session:
-        turn = Turn(self._gpu if opened.gpu else queue, client, priority)
+        benches = opened.tools.benches
+        opening = benches.opening if isinstance(benches, GpuBench) else None
+        turn = Turn(self._gpu if opened.gpu else queue, client, priority, opening)
         return replace(opened, tools=replace(opened.tools, judging=turn))
 
     def _open(self, task: _OpenTask, file: TaskFile, patience: Patience) -> None:

@@ -952,6 +952,22 @@ def test_nobody_waits_for_ever_for_a_turn() -> None:
         thread.join()
 
 
+def test_a_task_that_is_being_opened_keeps_nobody_s_turn() -> None:
+    queue, opening, order = FairQueue(), Future[None](), list[str]()
+
+    def bench(client: str, opening: Future[None] | None) -> None:
+        with Turn(queue, client, "interactive", opening):
+            order.append(client)
+
+    first = threading.Thread(target=bench, args=("opens", opening))
+    first.start()
+    time.sleep(0.2)
+    bench("another", None)
+    opening.set_result(None)
+    first.join(10)
+    assert order == ["another", "opens"]
+
+
 def test_a_task_is_open_once_and_the_least_recently_used_goes_when_there_are_more(
     tmp_path: Path, forked_workers: None
 ) -> None:
