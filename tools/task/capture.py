@@ -43,8 +43,8 @@ def seen_tensor(value: Any, *, values: bool = True) -> SeenTensor:
     seen = SeenTensor(shape, dtype, None if value.is_contiguous() else stride)
     if not values or not value.numel() or dtype == "bool":
         return seen
-    if value.is_cuda and sys.modules["torch"].cuda.is_current_stream_capturing():  # to wait for the GPU would end that
-        raise TaskError("is not to be read while a CUDA graph is captured")
+    if _is_captured(value.device):  # to wait for the GPU would end that
+        raise TaskError("is not to be read while a graph of the GPU's work is captured")
     step = max(1, value.numel() // _MOST_VALUES)
     some = value.detach().reshape(-1)[::step]
     if not value.is_floating_point():
@@ -54,6 +54,11 @@ def seen_tensor(value: Any, *, values: bool = True) -> SeenTensor:
     if not some.numel():
         return seen
     return replace(seen, mean=float(some.mean()), deviation=float(some.std(correction=0)), least=float(some.min()))
+
+
+def _is_captured(device: Any) -> bool:
+    backend = getattr(sys.modules["torch"], device.type, None)
+    return bool(getattr(backend, "is_current_stream_capturing", bool)())
 
 
 def _strange(value: Any) -> str:
@@ -175,7 +180,7 @@ def made_with(module: Any, given: Iterable[Any] = ()) -> dict[str, Json]:
 def _makes_the_same(module: Any, arguments: Mapping[str, Json]) -> bool:
     torch: Any = sys.modules["torch"]
     try:
-        with _same_draws(), torch.device("meta"):
+        with _same_draws(module), torch.device("meta"):
             other = type(module)(**arguments)
     except Exception:  # noqa: BLE001 - whatever a person's constructor raises
         return False
@@ -183,14 +188,14 @@ def _makes_the_same(module: Any, arguments: Mapping[str, Json]) -> bool:
 
 
 @contextlib.contextmanager
-def _same_draws() -> Iterator[None]:
-    """What is drawn within changes nothing that is drawn after. A GPU that nobody uses yet is left alone."""
+def _same_draws(module: Any) -> Iterator[None]:
+    """What is drawn within, here and on the GPUs that the module is on, changes nothing that is drawn after."""
     torch: Any = sys.modules["torch"]
     numpy, drawn = sys.modules.get("numpy"), random.getstate()
     theirs = numpy.random.get_state() if numpy else None
-    in_use = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    on_gpus = {its.device.index for its in (*module.parameters(), *module.buffers()) if its.is_cuda}
     try:
-        with torch.random.fork_rng(in_use):
+        with torch.random.fork_rng(on_gpus):
             yield
     finally:
         random.setstate(drawn)
