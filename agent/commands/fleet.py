@@ -180,9 +180,9 @@ def packed(value: Any, blobs: Sequence[bytes] = ()) -> bytes:
     return b"".join([_HEAD.pack(len(header)), header, *blobs])
 
 
-def unpacked(cls: type[T], data: bytes) -> tuple[T, list[bytes]]:
+def unpacked(cls: type[T], data: object) -> tuple[T, list[bytes]]:
     """What `packed` made. Raises DecodeError for anything else, and for more than MOST_BYTES."""
-    if not _HEAD.size <= len(data) <= MOST_BYTES:
+    if not (isinstance(data, bytes) and _HEAD.size <= len(data) <= MOST_BYTES):
         raise DecodeError("not a valid message")
     at = _HEAD.size + _HEAD.unpack_from(data)[0]
     try:

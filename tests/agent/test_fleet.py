@@ -127,6 +127,7 @@ def test_a_message_comes_back_as_it_was_with_its_blobs() -> None:
 @pytest.mark.parametrize(
     "data",
     [
+        None,  # Ray carries anything
         b"",
         b"\x80\x04\x95",
         struct.pack("<Q", 1 << 63) + b"{}",
@@ -137,7 +138,7 @@ def test_a_message_comes_back_as_it_was_with_its_blobs() -> None:
         struct.pack("<Q", 2) + b"\xff\xff",
     ],
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_what_is_no_message_is_refused(data: object) -> None:
     with pytest.raises(DecodeError):
         unpacked(JudgeAnswer, data)
 
