@@ -219,27 +219,42 @@ def _of_service(task: str, settings: Settings) -> Iterator[Tools]:
     with contextlib.ExitStack() as held, service_client(settings.runs_dir) as client:
 
         def ask(method: str, path: str, **body: Any) -> dict[str, Any]:
+            """What the service answers; {} where it has no such session any more."""
             try:
                 answer = client.request(method, path, json=body or None)
             except httpx2.TransportError as error:
                 raise Unfit(f"the service is gone ({error}); what it had judged is stored") from error
             told: dict[str, Any] = parsed(answer.text)
+            if answer.status_code == 404:
+                return {}
             if answer.status_code >= 300:
                 raise Unfit(f"the service says: {told.get('error')}; --no-service judges here")
             return told
 
-        asked = {"task": task, "tier": settings.tier, "confirm": False, "client": _CLIENT}
-        begun = ask("POST", "/sessions", **asked, limits={"max_attempts": _MOST_SAVES})
-        session = f"/sessions/{begun['session']}"
+        limits = {"max_attempts": _MOST_SAVES}
+        asked = {"tier": settings.tier, "confirm": False, "client": _CLIENT, "limits": limits}
+        begun = ask("POST", "/sessions", task=task, **asked)
+        run_id = str(begun["run_id"])
+
+        def call(name: str, arguments: Mapping[str, Json]) -> dict[str, Any]:
+            nonlocal begun
+            while not (told := ask("POST", f"/sessions/{begun['session']}/call", name=name, arguments=arguments)):
+                begun = ask("POST", "/sessions", resume=run_id, **asked)  # nobody saved for a quarter of an hour
+            return told
+
         compilers = functools.cache(lambda: held.enter_context(workshop(settings, lambda _: None)))
 
         def update(source: str, what: str, parent: int | None) -> int | str:
-            told = ask("POST", f"{session}/call", name="update", arguments=_update_arguments(source, what, parent))
+            told = call("update", _update_arguments(source, what, parent))
             return int(told["attempt"]["number"]) if told["attempt"] else str(told["text"])
 
-        def bench(number: int) -> object:
-            return ask("POST", f"{session}/call", name="bench", arguments={"attempt": number})
-
-        run_id = str(begun["run_id"])
-        yield Tools(run_id, update, bench, lambda: contextlib.nullcontext(compilers()))
-        ask("DELETE", session)
+        try:
+            yield Tools(
+                run_id,
+                update,
+                lambda n: call("bench", {"attempt": n}),
+                lambda: contextlib.nullcontext(compilers()),
+            )
+        finally:
+            with contextlib.suppress(Unfit):  # what ended it is told
+                ask("DELETE", f"/sessions/{begun['session']}")

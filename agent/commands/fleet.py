@@ -180,9 +180,9 @@ def packed(value: Any, blobs: Sequence[bytes] = ()) -> bytes:
     return b"".join([_HEAD.pack(len(header)), header, *blobs])
 
 
-def unpacked(cls: type[T], data: bytes) -> tuple[T, list[bytes]]:
+def unpacked(cls: type[T], data: object) -> tuple[T, list[bytes]]:
     """What `packed` made. Raises DecodeError for anything else, and for more than MOST_BYTES."""
-    if not _HEAD.size <= len(data) <= MOST_BYTES:
+    if not (isinstance(data, bytes) and _HEAD.size <= len(data) <= MOST_BYTES):
         raise DecodeError("not a valid message")
     at = _HEAD.size + _HEAD.unpack_from(data)[0]
     try:
@@ -302,14 +302,15 @@ def _told(error: BaseException) -> str:
 # Which judges are taken -----------------------------------------------------------------------------------------------
 
 
-def left_out(facts: Sequence[JudgeFacts], wants_gpu: bool) -> dict[int, str]:
-    """Why some of these judges are not used, by place. Those that are used have GPUs of one model, the one of most of
-    them, since times of different ones do not compare; each GPU once; and none that copies slower than its like."""
+def left_out(facts: Sequence[JudgeFacts], wants_gpu: bool, model: str = "") -> dict[int, str]:
+    """Why some of these judges are not used, by place. Those that are used have GPUs of one `model`, else the one of
+    most of them, since times of different ones do not compare; each GPU once; and none that copies slower than its
+    like."""
     here, why = JudgeFacts(evaluator=evaluator_sha256(), versions=versions()), dict[int, str]()
     for at, its in enumerate(facts):
         if problem := its.problem or _other_software(here, its) or _lacking(its, facts[:at], wants_gpu):
             why[at] = problem
-    for keep in (_of_other_models, _slow):
+    for keep in (partial(_of_other_models, most=model), _slow):
         why |= keep({at: its for at, its in enumerate(facts) if at not in why})
     return why
 
@@ -331,9 +332,9 @@ def _lacking(its: JudgeFacts, earlier: Sequence[JudgeFacts], wants_gpu: bool) ->
     return f"another judge has its GPU {its.gpu.uuid}, which Ray counts twice" if its.gpu.uuid in taken else ""
 
 
-def _of_other_models(judges: Mapping[int, JudgeFacts]) -> dict[int, str]:
+def _of_other_models(judges: Mapping[int, JudgeFacts], most: str) -> dict[int, str]:
     models = {at: its.gpu.name if its.gpu else "" for at, its in judges.items()}
-    most = max(models.values(), key=lambda name: sum(other == name for other in models.values()), default="")
+    most = most or max(models.values(), key=lambda name: sum(other == name for other in models.values()), default="")
     return {
         at: f"times of a {name} do not compare with those of a {most}" for at, name in models.items() if name != most
     }
@@ -373,6 +374,7 @@ class Fleet:
         self._ray, self._resource, self._setup, self._tell = ray, resource, setup, tell
         self._changing, self._starting = threading.RLock(), threading.Lock()
         self.judges: list[FleetJudge] = []  # that are not lost
+        self._model = ""  # of GPU that all have that were ever taken; "" while there were none, and without GPUs
         self.width = 0
 
     @classmethod
@@ -410,9 +412,12 @@ class Fleet:
         return replace(shop, gpu=self.gpu, arch=arch, settings=replace(shop.settings, width=width))
 
     def judge_of(self, slot: int) -> FleetJudge:
-        """The judge that a slot has now."""
+        """The judge that a slot has now. Raises GpuLost once none is left."""
         with self._changing:
-            return next(judge for judge in self.judges if slot in judge.users)
+            for judge in self.judges:
+                if slot in judge.users:
+                    return judge
+            raise GpuLost("no judge is left, and no fresh one could be had")
 
     def slot_of(self, uuid: Json) -> int | None:
         """A slot whose judge has that GPU."""
@@ -505,7 +510,7 @@ class Fleet:
         for actor, call in zip(actors, calls, strict=True):
             if call not in ready:
                 ray.kill(actor)
-        why = left_out([judge.facts for judge in (*self.judges, *begun)], self._resource == GPU)
+        why = left_out([judge.facts for judge in (*self.judges, *begun)], self._resource == GPU, self._model)
         taken = []
         for at, judge in enumerate(begun, len(self.judges)):
             if at in why:
@@ -517,6 +522,7 @@ class Fleet:
             self._tell(f"{late} of {count} judges did not start within {start_s:g} s")
         if not taken:
             raise Unfit("no judge of the cluster can be used; why is said above")
+        self._model = taken[0].facts.gpu.name if taken[0].facts.gpu else ""
         return taken
 
     def _facts_of(self, call: Any) -> JudgeFacts:

@@ -113,7 +113,7 @@ class Gone(Exception):
 
 
 class _Asked(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class SessionLimits(_Asked):
@@ -277,6 +277,7 @@ class HttpServer:
         self._began_s, self._evaluator = time.monotonic(), evaluator_sha256()  # of the sources that are loaded
         # Of KernelGYM's clients, by their names: what is evaluated, and its evaluation.
         self._evaluations: dict[str, tuple[bytes, asyncio.Task[dict[str, Json]]]] = {}
+        self._unfinished: set[asyncio.Task[dict[str, Json]]] = set()  # also those whose name another has now
         self._evaluating = asyncio.Semaphore(_MOST_EVALUATING)
         self._agents: AgentTools | None = None
 
@@ -645,12 +646,14 @@ class HttpServer:
         earlier, known = self._evaluations.get(asked.task_id, (b"", None))
         is_refreshed = known is not None and known.done() and (asked.force_refresh or not _found_out(known))
         if known is None or is_refreshed or earlier != asked.digest:
-            ended = [name for name, (_, one) in self._evaluations.items() if one.done()]
-            if len(self._evaluations) - len(ended) >= _MOST_EVALUATIONS:
+            if len(self._unfinished) >= _MOST_EVALUATIONS:
                 raise Busy(f"{_MOST_EVALUATIONS} evaluations wait; try again later")
+            ended = [name for name, (_, one) in self._evaluations.items() if one.done()]
             for name in ended[: max(0, len(self._evaluations) + 1 - _MOST_EVALUATIONS)]:
                 del self._evaluations[name]
             known = asyncio.create_task(self._evaluated(asked))
+            self._unfinished.add(known)
+            known.add_done_callback(self._unfinished.discard)
             known.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it may be asked for later
         self._evaluations.pop(asked.task_id, None)
         self._evaluations[asked.task_id] = asked.digest, known

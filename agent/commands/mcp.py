@@ -448,10 +448,22 @@ class AgentTools:
         else:
             run = service.start(self._task(wanted.task or ""), author, settings)
         self._latest, self._used[run] = run, time.monotonic()
-        self._runs = (*(one for one in self._runs if one in service.runs), run)
+        self._remember(run, service)
         if self._is_shared:  # before it has a name nobody could ask for it
-            await _told(ctx, run.opening, lambda: run.doing, math.inf)
+            try:
+                await _told(ctx, run.opening, lambda: run.doing, math.inf)
+            except BaseException:
+                run.stop()  # nor will anybody: its client has gone, or cancelled the call
+                raise
         return await self._opened(ctx, run)
+
+    def _remember(self, run: "ClientRun", service: "Service") -> None:
+        """A run, and of those before it the ones that the service knows."""
+        known = service.runs
+        self._runs = (*(one for one in self._runs if one in known), run)
+        for forgotten in (self._later.keys() | self._used.keys()) - {*self._runs}:
+            self._later.pop(forgotten, None)
+            self._used.pop(forgotten, None)
 
     def _task(self, name: str) -> str:
         """What names a task. Raises UsageError for a file elsewhere."""
@@ -601,6 +613,8 @@ class AgentTools:
             raise
         finally:
             self._listening[run] -= 1
+            if not self._listening[run]:
+                del self._listening[run]
 
 
 async def _told(ctx: Context, awaited: "Future[Any]", doing: Callable[[], str], most_s: float) -> bool:

@@ -52,6 +52,7 @@ MOST_RUNS = 128  # under way at a time; each is a thread that mostly waits
 _EVERY = 16  # turns, of which one goes to whoever waits longest
 WHOLE_CONTEXT = 10**9  # tokens: a client remembers its conversation itself
 _MOST_KEPT = 256  # runs that are over, of which a client may still ask
+MOST_CALLS = 128  # of a run that wait: one whose client has gone is carried out, too, and its source may be of 4 MB
 Priority = Literal["interactive", "batch"]
 T = TypeVar("T")
 _RANKS: Mapping[Priority, int] = {"interactive": 0, "batch": 1}
@@ -147,12 +148,14 @@ class ClientRun:
 
     def call(self, name: str, arguments: Mapping[str, Json]) -> Future[CallResult]:
         """Have a tool called. Calls are carried out in their order; those of `update` that wait together, side by
-        side. Once the run is over, as it may be before its client hears of it, none is made."""
+        side. Once the run is over, as it may be before its client hears of it, none is made. Raises Busy."""
         made = Future[CallResult]()
         with self._changing:
             if self._is_over or self.outcome.done():
                 text = f"run {self.run_id} is over; start another, or go on with it"
                 made.set_result(CallResult(text, is_error=True, was_made=False))
+            elif len(self._calls) >= MOST_CALLS:
+                raise Busy(f"{MOST_CALLS} calls of run {self.run_id} wait; try again later")
             else:
                 self._calls[self._model.call(name, arguments)] = made
         return made
@@ -526,8 +529,12 @@ class Service:
         def drive() -> RunOutcome:
             return begin(settings, self._environment, run, run.controls, choice=run.choice, open_task=open_task)
 
-        threading.Thread(target=run.drive, args=[drive], name="run", daemon=True).start()
+        _begin(partial(run.drive, drive), "run", partial(self._forget, run))
         return run
+
+    def _forget(self, run: ClientRun) -> None:
+        with self._changing:
+            self._runs.remove(run)
 
     def _insist_on_room(self, client: str) -> None:
         if self._is_ending:
@@ -579,6 +586,11 @@ class Service:
     def _apart(self, name: str, work: Callable[[], T], client: str, controls: Controls) -> Future[T]:
         """What comes of work in a thread of its own, which counts as a run."""
         done = Future[T]()
+
+        def leave() -> None:
+            with self._changing:
+                del self._benches[done]
+
         with self._changing:
             self._insist_on_room(client)
             self._benches[done] = client, controls
@@ -590,9 +602,18 @@ class Service:
                 tell: Callable[[], None] = partial(done.set_exception, error)
             else:
                 tell = partial(done.set_result, came)
-            with self._changing:
-                del self._benches[done]
+            leave()
             tell()
 
-        threading.Thread(target=carry_out, name=name, daemon=True).start()
+        _begin(carry_out, name, leave)
         return done
+
+
+def _begin(work: Callable[[], None], name: str, leave: Callable[[], None]) -> None:
+    """Let work take place in a thread of its own. Where the machine gives none, it leaves its place, which would be
+    taken for ever and waited for at the end. Raises Busy."""
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError as error:
+        leave()
+        raise Busy(f"the service cannot go on: {error}; try again later") from error

@@ -56,7 +56,7 @@ def _once(method: str, path: str, body: Any, timeout_s: float) -> tuple[int, dic
     token = b64encode(f":{unquote(url.password or '')}".encode()).decode()
     headers = {"Content-Type": "application/json", "Authorization": f"Basic {token}"}
     with contextlib.closing(connection):
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        connection.request(method, path, None if body is None else json.dumps(body, ensure_ascii=False).encode(errors="replace"), headers)  # fmt: skip
         return (answer := connection.getresponse()).status, json.loads(answer.read(64 << 20) or b"{}")
 
 

@@ -1,6 +1,7 @@
 """`bench --watch`: a file is judged each time that it is saved, and compared with the version before; `# search:` lines
 make a person's own file something to search."""
 
+import asyncio
 import signal
 import subprocess
 import threading
@@ -10,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from kerneltune.agent.authors.search.experts import own_sketch
-from kerneltune.agent.commands.edit_loop import saves
+from kerneltune.agent.commands import service_client, service_socket
+from kerneltune.agent.commands.edit_loop import _of_service, saves
+from kerneltune.agent.commands.http_server import HttpTimes
 from kerneltune.agent.record.store import Store
+from kerneltune.agent.settings import Settings
 from kerneltune.tools.schema.errors import UsageError
 from tests.agent import warm
 from tests.agent.shell import SOFTMAX, env, optimize
+from tests.agent.test_serve import hurried
 
 KERNEL = '''"""Softmax, a row a program."""
 import torch
@@ -106,6 +111,33 @@ def test_each_saved_version_is_judged_and_compared_with_the_one_before(tmp_path:
         kept = store.attempts(run_id)
     assert [a.status for a in kept] == ["checked", "checked", "wrong", "compile_failed"]
     assert [a.parent_id for a in kept] == [None, f"{run_id}/1", f"{run_id}/2", f"{run_id}/2"]
+
+
+def test_a_service_that_ended_the_session_of_a_pause_goes_on_with_its_run_at_the_next_save(
+    tmp_path: Path, forked_workers: None
+) -> None:
+    settings = Settings(runs_dir=tmp_path, tier="screened")
+
+    def edit() -> tuple[str, int | str, int | str]:
+        with _of_service("softmax", settings) as tools:
+            first = tools.update(KERNEL, "version 1", None)
+            with service_client(tmp_path) as client:
+                ends = time.monotonic() + 60
+                while "kerneltune_runs_under_way 0\n" not in client.get("/metrics").text and time.monotonic() < ends:
+                    time.sleep(0.1)
+            other = tools.update(KERNEL.replace("NUM_WARPS = 4\n", "NUM_WARPS = 16\n"), "version 2", 1)
+            tools.bench(2)
+            return tools.run_id, first, other
+
+    async def scenario() -> tuple[str, int | str, int | str]:
+        service_socket(tmp_path).parent.mkdir()
+        async with hurried(tmp_path, HttpTimes(idle_s=0.5), 64, service_socket(tmp_path), tmp_path):
+            return await asyncio.to_thread(edit)
+
+    run_id, *numbers = asyncio.run(scenario())
+    assert numbers == [1, 2]
+    with Store.open(tmp_path) as store:
+        assert [(a.number, a.status) for a in store.attempts(run_id)][1] == (2, "checked")
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.chaos import judges_of
-from kerneltune.agent.commands.fleet import CPU, Fleet, JudgeAnswer, JudgeFacts, left_out, packed, unpacked
+from kerneltune.agent.commands.fleet import CPU, Fleet, JudgeAnswer, JudgeFacts, JudgeSetup, left_out, packed, unpacked
 from kerneltune.agent.commands.session import Session, Workshop, session, workshop
 from kerneltune.agent.events import Proposed, RunStarted
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Settings
 from kerneltune.tools.backends.base import GpuInfo
 from kerneltune.tools.schema.codec import DecodeError
-from kerneltune.tools.schema.errors import Unfit
+from kerneltune.tools.schema.errors import GpuLost, Unfit
 from kerneltune.tools.schema.verdict import Status, Verdict, evaluator_sha256, versions
 from kerneltune.tools.task.load import TaskFile, find_task
 from tests.agent.shell import SOFTMAX, command, env, optimize
@@ -77,6 +78,44 @@ def test_a_judge_with_other_software_or_none_is_left_out() -> None:
     }
 
 
+class _Cluster:
+    """Ray as far as a fleet asks it: its one actor after the other says these facts of itself."""
+
+    exceptions = SimpleNamespace(RayError=ConnectionError)
+
+    def __init__(self, *facts: JudgeFacts) -> None:
+        self.facts = [packed(one) for one in facts]
+
+    def remote(self, _: object) -> Any:
+        """Of a class, its options; of the bytes that a judge begins with, an actor."""
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda _: self._actor()))
+
+    def _actor(self) -> Any:
+        return SimpleNamespace(facts=SimpleNamespace(remote=self.facts.pop))
+
+    def wait(self, calls: list[bytes], **_: Any) -> tuple[list[bytes], list[bytes]]:
+        return calls, []
+
+    def get(self, call: bytes) -> bytes:
+        return call
+
+    def kill(self, _: object) -> None:
+        pass
+
+
+def test_the_last_judge_is_not_replaced_by_a_gpu_of_another_model_and_then_no_gpu_is_left() -> None:
+    said: list[str] = []
+    cluster = _Cluster(judge(1, "NVIDIA H100 80GB HBM3", 2900.0), judge(0))
+    fleet = Fleet(cluster, "GPU", JudgeSetup("", False, False, None), said.append)
+    fleet.judges = fleet._begun(1, 1.0)
+    fleet.judges[0].users |= {0, 1}
+    with pytest.raises(GpuLost, match="no judge is left"):
+        fleet.lose(fleet.judge_of(0), "unplugged")
+    assert any("times of a NVIDIA H100 80GB HBM3 do not compare with those of a NVIDIA H200" in one for one in said)
+    with pytest.raises(GpuLost, match="no judge is left"):
+        fleet.judge_of(1)  # which the other slot asks for
+
+
 # What travels ---------------------------------------------------------------------------------------------------------
 
 
@@ -88,6 +127,7 @@ def test_a_message_comes_back_as_it_was_with_its_blobs() -> None:
 @pytest.mark.parametrize(
     "data",
     [
+        None,  # Ray carries anything
         b"",
         b"\x80\x04\x95",
         struct.pack("<Q", 1 << 63) + b"{}",
@@ -98,7 +138,7 @@ def test_a_message_comes_back_as_it_was_with_its_blobs() -> None:
         struct.pack("<Q", 2) + b"\xff\xff",
     ],
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_what_is_no_message_is_refused(data: object) -> None:
     with pytest.raises(DecodeError):
         unpacked(JudgeAnswer, data)
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import shutil
 import signal
 import subprocess
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -26,6 +28,7 @@ from kerneltune.agent.events import RunEnded
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Settings
 from kerneltune.tools.sandbox import workers
+from kerneltune.tools.schema.errors import UsageError
 from tests import shared_fork_server
 from tests.agent.shell import SOFTMAX, command, env, optimize
 from tests.agent.test_serve import served
@@ -190,6 +193,44 @@ def test_a_call_that_is_cancelled_gives_up_what_it_had_under_way(begun: workers.
         assert "there is no attempt 1" in (await call(agent, "bench", attempt=1))["text"]
 
     told(begun, tmp_path, story)
+
+
+def test_a_run_of_a_shared_service_ends_whose_client_no_longer_waits_for_its_name(
+    begun: workers.Workers, tmp_path: Path
+) -> None:
+    service = Service(Settings(runs_dir=tmp_path), NOBODY, begun)  # whose tasks do not open yet
+    there: Future[Service] = Future()
+    there.set_result(service)
+
+    async def tell() -> None:
+        async with Client(AgentTools(there, None, is_shared=True).server()) as agent:
+            with anyio.move_on_after(0.5):
+                await call(agent, "start", task="softmax")
+            for _ in range(100):
+                if all(run.controls.stopping for run in service.runs):
+                    break
+                await asyncio.sleep(0.1)
+
+    asyncio.run(tell())
+    assert [run.controls.stopping for run in service.runs] == [True]
+    service.shop.set_exception(UsageError("over"))
+
+
+def test_a_shared_service_forgets_runs_that_are_over(begun: workers.Workers, tmp_path: Path) -> None:
+    service = Service(Settings(runs_dir=tmp_path), NOBODY, begun)
+    there: Future[Service] = Future()
+    there.set_result(service)
+
+    async def tell() -> None:
+        async with Client(AgentTools(there, None, is_shared=True).server()) as agent:
+            await call(agent, "start", resume="none")  # which is over at once
+            first = weakref.ref(service.runs[0])
+            while first() in service.runs:
+                await call(agent, "start", resume="none")
+            gc.collect()
+            assert first() is None
+
+    asyncio.run(tell())
 
 
 def test_what_cannot_be_meant_is_said_and_harms_nothing(begun: workers.Workers, tmp_path: Path) -> None:

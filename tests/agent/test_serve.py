@@ -44,7 +44,17 @@ from kerneltune.agent.commands.http_server import (
     refusal,
 )
 from kerneltune.agent.commands.serve import _on_unix
-from kerneltune.agent.commands.service import MOST_RUNS, Busy, ClientRun, FairQueue, OpenTasks, Priority, Service, Turn
+from kerneltune.agent.commands.service import (
+    MOST_CALLS,
+    MOST_RUNS,
+    Busy,
+    ClientRun,
+    FairQueue,
+    OpenTasks,
+    Priority,
+    Service,
+    Turn,
+)
 from kerneltune.agent.commands.session import Patience, Session, memory_is_short, session, workshop
 from kerneltune.agent.events import Judged, RunEnded
 from kerneltune.agent.models.types import ModelRequest, NoLongerWanted
@@ -704,6 +714,51 @@ def test_one_client_does_not_take_all_places(begun: workers.Workers, tmp_path: P
     assert all("over" in str(one.exception(10)) for one in waiting)
 
 
+def test_what_the_machine_has_no_thread_for_takes_no_place(begun: workers.Workers, tmp_path: Path) -> None:
+    service = Service(Settings(runs_dir=tmp_path), NOBODY, begun)
+    before = threading.stack_size(1 << 46)  # more than there is
+    try:
+        for begin in (
+            lambda: service.bench("softmax", lambda opened, store: 0, Controls()),
+            lambda: service.start("softmax", "http:trainer"),
+        ):
+            with pytest.raises(Busy, match="can't start new thread"):
+                begin()
+    finally:
+        threading.stack_size(before)
+    assert (service.running, service.runs) == (0, ())
+
+
+def test_a_client_that_calls_and_goes_again_and_again_fills_no_memory() -> None:
+    run = ClientRun("http:trainer")
+    for _ in range(MOST_CALLS):
+        run.call("look", {"what": "docs"})
+    with pytest.raises(Busy, match=f"{MOST_CALLS} calls of run"):
+        run.call("look", {"what": "docs"})
+
+
+def test_kernels_under_one_name_wait_within_the_same_bound_as_under_many(
+    begun: workers.Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kerneltune.agent.commands.http_server._MOST_EVALUATIONS", 3)
+
+    async def scenario() -> None:
+        service = Service(Settings(runs_dir=tmp_path), NOBODY, begun)  # which cannot judge yet
+        http = HttpServer(service)
+        asked = [
+            kernelgym.EvaluationBody(task_id="a", reference_code=REFERENCE, kernel_code=f"{RIGHT}# {n}\n")
+            for n in range(4)
+        ]
+        waiting = [http._evaluation(one) for one in asked[:3]]
+        with pytest.raises(Busy, match="3 evaluations wait"):
+            http._evaluation(asked[3])
+        service.shop.set_exception(UsageError("over"))
+        await asyncio.wait(waiting)
+        http._evaluation(asked[3])
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -717,6 +772,7 @@ def test_one_client_does_not_take_all_places(begun: workers.Workers, tmp_path: P
         (b'{"task": 7, "source": "x"}', "`task`: input should be a valid string, not int '7'"),
         (b'{"task": "softmax", "source": "x", "limits": {"trace_s": 1e9}}', "limits.trace_s"),
         (b'{"task": "softmax", "source": "x", "limits": {"trace_s": NaN}}', "limits.trace_s"),
+        (b'{"task": "softmax", "source": "x", "limits": {"max_time_s": Infinity}}', "limits.max_time_s"),
         (b'{"task": "softmax", "source": "x", "client": "../me"}', "client"),
         (b'{"task": "softmax", "source": "x", "baselines": ["fast"]}', "'eager', 'compile' or 'compile-max'"),
         (b'{"task": "softmax", "source": "\\ud800"}', "not JSON"),
@@ -1029,13 +1085,15 @@ def test_tasks_that_nobody_uses_are_closed_one_by_one_until_there_is_memory_for_
 
 
 @contextlib.asynccontextmanager
-async def hurried(folder: Path, times: HttpTimes, most_runs: int) -> AsyncIterator[httpx2.AsyncClient]:
+async def hurried(
+    folder: Path, times: HttpTimes, most_runs: int, path: Path | None = None, runs_dir: Path | None = None
+) -> AsyncIterator[httpx2.AsyncClient]:
     """A service in this process, with times and places of its own, and a client of it."""
-    path = folder / "hurried.sock"
+    path = path or folder / "hurried.sock"
     with (
         socket.socket(socket.AF_UNIX) as listening,
         workers.begun() as begun,
-        Service(Settings(runs_dir=folder / "runs"), environment(), begun, most_runs) as service,
+        Service(Settings(runs_dir=runs_dir or folder / "runs"), environment(), begun, most_runs) as service,
     ):
         listening.bind(str(path))
         listening.listen()

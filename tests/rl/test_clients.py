@@ -170,6 +170,28 @@ def test_a_process_with_nothing_of_ours_gets_rewards_of_the_service(tmp_path: Pa
     assert 'kerneltune_refusals_total{cause="source"} 1' in metrics
 
 
+HALF = """
+import json, sys
+import kernel_service as service
+path = service.begin(reference_code=sys.stdin.read())["path"]
+told = service.call(path, "update", json.loads('{"rationale": "half of a smile: \\\\ud83d", "source": ""}'))
+print(told["text"])
+"""
+
+
+def test_half_a_character_in_the_words_of_a_policy_ends_no_training(tmp_path: Path) -> None:
+    with served(tmp_path) as service:
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", HALF],
+            input=REFERENCE,
+            env={"KERNELTUNE_SERVICE": f"unix:{service.path}", "PYTHONPATH": str(FOLDER)},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "`source` is empty" in done.stdout
+
+
 ANEW = """
 import sys
 from kernel_trl import KernelEnv
