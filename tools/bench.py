@@ -512,7 +512,8 @@ class GpuBench:
     def _ask(self, request: Any, wanted: type[Answer], blobs: Sequence[bytes] = (), *, timeout_s: float) -> Answer:
         """Send a request and serve the judge's wishes for runners until it answers."""
         try:
-            self._judge.send(encode(request), list(blobs))
+            # between two requests it may wait for the GPU as long as others have it, and reads nothing meanwhile
+            self._judge.send(encode(request), list(blobs), timeout_s=None)
             while True:
                 body = self._judge.receive(timeout_s=timeout_s).body
                 answer: Any = decode(JudgeMessage, body)  # type: ignore[arg-type]
