@@ -295,7 +295,7 @@ def _installed(crowded: set[Path]) -> Iterator[Path]:
 
 def beside(task: Path) -> list[Rule]:
     """What the code of a task file may read of the folder that it lies in: not what is hidden (.env, .git, .ssh), nor a
-    record or a folder with one, nor where a link leads out. Where the folder holds more than a project only its files."""
+    record or a folder with one, nor where a link leads out. Where the folder holds more than a project only files."""
     folder = task.resolve().parent
     crowded = _is_above(folder, _crowded_places())
     rules = [(task.resolve(), Access.READ), (folder, Access.READ_DIR)]
