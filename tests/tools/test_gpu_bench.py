@@ -1,6 +1,7 @@
 """The supervisor's part of judging on a GPU, with a process in the place of the judge that says what it was asked."""
 
 import contextlib
+import os
 import signal
 import socket
 import time
@@ -158,6 +159,9 @@ def test_a_runner_that_does_not_start_and_an_answer_that_is_none_are_no_fault_of
     with shared_fork_server.forked(workers.started_base()) as started:
         machine = WithoutRunners(started.base, started.base, started.base, started.base)
         target = f"tests.tools.test_gpu_bench:{name}"
-        with waiting_judge(machine, target, task_file=None) as bench, pytest.raises(GpuLost, match=words) as lost:
-            bench.warm()
+        with waiting_judge(machine, target, task_file=None) as bench:
+            held = len(os.listdir("/proc/self/fd"))
+            with pytest.raises(GpuLost, match=words) as lost:
+                bench.warm()
+            assert len(os.listdir("/proc/self/fd")) <= held
     assert len(str(lost.value)) < 1000
