@@ -512,12 +512,13 @@ class GpuBench:
     def _ask(self, request: Any, wanted: type[Answer], blobs: Sequence[bytes] = (), *, timeout_s: float) -> Answer:
         """Send a request and serve the judge's wishes for runners until it answers."""
         try:
-            self._judge.send(encode(request), list(blobs))
+            # between two requests it may wait for the GPU as long as others have it, and reads nothing meanwhile
+            self._judge.send(encode(request), list(blobs), timeout_s=None)
             while True:
                 body = self._judge.receive(timeout_s=timeout_s).body
                 answer: Any = decode(JudgeMessage, body)  # type: ignore[arg-type]
                 if isinstance(answer, NeedRunner):
-                    self._runners.need()
+                    self._need_runner()
                 elif isinstance(answer, EndRunner):
                     self._runners.end()
                 elif isinstance(answer, GpuTaken):
@@ -527,12 +528,22 @@ class GpuBench:
                 elif isinstance(answer, wanted):
                     return answer
                 else:
-                    raise GpuLost(f"the judge answered {body.get('kind')!r} to {request.kind!r}")
+                    raise GpuLost(f"the judge answered {answer.kind!r} to {request.kind!r}")
+        except DecodeError as error:  # the task's code runs in its process
+            raise GpuLost(f"the judge's process sent no message of a judge: {error!s:.300}") from error
         except WorkerError as error:
             if _ended_by_task(error) and not self._killed:
                 raise _ended(self._task, error) from error
             tail = error.log.strip().splitlines()[-3:]
             raise GpuLost(f"the judge's process ended: {error} {' | '.join(tail)}") from error
+
+    def _need_runner(self) -> None:
+        """Bring the judge a runner. Raises GpuLost where none starts, which is not the task's doing as the judge's end
+        is."""
+        try:
+            self._runners.need()
+        except WorkerError as error:
+            raise GpuLost(f"no process that runs kernels can be started: {error}") from error
 
     def kill(self) -> None:
         """End the judge at once: who waits for it, in another thread, is told GpuLost."""

@@ -780,7 +780,8 @@ class CandidateTracer:
             if isinstance(message, TraceReply):
                 return message
             began_s = time.monotonic()
-            worker.send(encode(self._compiling.answer(message, max(0.1, left_s))))
+            answer = self._compiling.answer(message, max(0.1, left_s))
+            worker.send(encode(answer), timeout_s=max(0.1, left_s - (time.monotonic() - began_s)))
             left_s -= received.waited_s + time.monotonic() - began_s + time.thread_time() - own_s
         return TraceReply(
             failure=Failure(Status.REJECTED, f"host code asks the compiler more than {MAX_QUESTIONS} times")

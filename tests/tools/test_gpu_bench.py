@@ -1,6 +1,8 @@
 """The supervisor's part of judging on a GPU, with a process in the place of the judge that says what it was asked."""
 
 import contextlib
+import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -10,9 +12,18 @@ import pytest
 
 from kerneltune.tools.bench import GpuBench, opening, waiting_judge
 from kerneltune.tools.sandbox import workers
+from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import decode, encode
-from kerneltune.tools.schema.errors import GpuLost, TaskError
-from kerneltune.tools.schema.messages import Baselines, BenchReply, BenchRequest, GpuTaken, SupervisorMessage, Warm
+from kerneltune.tools.schema.errors import GpuLost, TaskError, WorkerError
+from kerneltune.tools.schema.messages import (
+    Baselines,
+    BenchReply,
+    BenchRequest,
+    GpuTaken,
+    NeedRunner,
+    SupervisorMessage,
+    Warm,
+)
 from kerneltune.tools.schema.plan import Plan
 from kerneltune.tools.schema.verdict import Status, Tier, Verdict
 from kerneltune.tools.task.load import find_task
@@ -39,6 +50,25 @@ def judge_that_cannot(channel: Any) -> None:
     """A task that it has no room for."""
     channel.receive()
     channel.send(encode(Baselines(problem="it does not fit")))
+
+
+def judge_that_needs_a_runner(channel: Any) -> None:
+    channel.receive()
+    channel.send(encode(NeedRunner("a plan is to be run")))
+    channel.receive()
+
+
+def judge_that_says_nonsense(channel: Any) -> None:
+    channel.receive()
+    channel.send({"kind": "x" * 100_000})
+    channel.receive()
+
+
+class WithoutRunners(Machine):
+    """Memory runs out whenever a runner is started."""
+
+    def runner(self, target: str, judge_end: socket.socket) -> Worker:
+        raise WorkerError("runner was killed by SIGKILL", exit_status=-signal.SIGKILL)
 
 
 def judge_that_hangs(channel: Any) -> None:
@@ -114,3 +144,24 @@ def test_nobody_waits_for_an_opening_that_hangs_when_the_session_ends() -> None:
     with opened("judge_that_hangs", []):
         began_s = time.monotonic()
     assert time.monotonic() - began_s < 10.0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("judge_that_needs_a_runner", "kernels can be started: runner was killed"),
+        ("judge_that_says_nonsense", "sent no message of a judge"),
+    ],
+)
+def test_a_runner_that_does_not_start_and_an_answer_that_is_none_are_no_fault_of_the_task(
+    name: str, words: str
+) -> None:
+    with shared_fork_server.forked(workers.started_base()) as started:
+        machine = WithoutRunners(started.base, started.base, started.base, started.base)
+        target = f"tests.tools.test_gpu_bench:{name}"
+        with waiting_judge(machine, target, task_file=None) as bench:
+            held = len(os.listdir("/proc/self/fd"))
+            with pytest.raises(GpuLost, match=words) as lost:
+                bench.warm()
+            assert len(os.listdir("/proc/self/fd")) <= held
+    assert len(str(lost.value)) < 1000

@@ -278,7 +278,8 @@ def _sampled(request: InterpretRequest, fd: int) -> tuple[InterpretReply, list[A
 
 def _placed(data: bytes, lead: int) -> torch.Tensor:
     """The bytes in a memory of their own, behind `lead` others."""
-    return torch.frombuffer(bytearray(lead) + data, dtype=torch.uint8)[lead:]
+    held = bytearray(lead) + data
+    return torch.frombuffer(held, dtype=torch.uint8)[lead:] if held else torch.empty(0, dtype=torch.uint8)
 
 
 def _allocated(nbytes: int) -> torch.Tensor:

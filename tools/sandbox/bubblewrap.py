@@ -164,6 +164,8 @@ class NamespaceHolder:
     def _last_words(self) -> str:
         if self._process is None or self._process.stderr is None:
             return "it did not start"
+        os.close(self._hold)  # a keeper that outlives bwrap ends by this, and would keep its stderr open
+        self._hold = -1
         self._process.kill()
         text = self._process.stderr.read().decode(errors="replace").strip()
         return text.rpartition("\n")[2] or "it did not start"

@@ -6,6 +6,7 @@ survive a fork. A fork server may fork further fork servers (the tracer's, with 
 warm), which is why `serve` is itself a worker's entry point.
 """
 
+import contextlib
 import gc
 import importlib
 import os
@@ -110,16 +111,22 @@ def _handle(channel: Channel, children: dict[int, int]) -> bool:
     request = decode(SpawnRequest, wire.receive(control).body)
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:  # one candidate's threads may be all that a container has, and take its others down too
+        pid, told = -1, {"exited": request.worker, "refused": str(error)}
+    else:
+        told = {"spawned": request.worker, "pid": pid}
     if pid == 0:
         linux.die_with_parent()  # before it warms up, which takes seconds; confinement clears it, and sets it again
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _child(request, fds, channel)
-    children[pid] = request.worker
+    if pid > 0:
+        children[pid] = request.worker
     for fd in fds:
         os.close(fd)
-    wire.send(control, {"spawned": request.worker, "pid": pid})
+    wire.send(control, told)
     return True
 
 
@@ -181,9 +188,11 @@ def _moved_in(jail: Jail | None, namespaces: list[int]) -> Jail | None:
 
 def _reap(children: dict[int, int], control: socket.socket) -> None:
     while children:
-        pid, status, usage = os.wait4(-1, os.WNOHANG)
-        if pid == 0:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
             return
+        _end_group(ended.si_pid)  # while it is not reaped, that number is nobody else's
+        pid, status, usage = os.wait4(ended.si_pid, 0)
         worker = children.pop(pid, None)
         if worker is not None:
             code = os.waitstatus_to_exitcode(status)
@@ -192,8 +201,15 @@ def _reap(children: dict[int, int], control: socket.socket) -> None:
 
 def _end(children: dict[int, int]) -> None:
     for pid in children:
+        _end_group(pid)
         os.kill(pid, signal.SIGKILL)
     os._exit(0)
+
+
+def _end_group(pid: int) -> None:
+    """End what a worker has started; nothing for one that leads no session yet."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def idle(channel: Channel) -> None:

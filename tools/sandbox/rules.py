@@ -295,7 +295,7 @@ def _installed(crowded: set[Path]) -> Iterator[Path]:
 
 def beside(task: Path) -> list[Rule]:
     """What the code of a task file may read of the folder that it lies in: not what is hidden (.env, .git, .ssh), nor a
-    folder of runs, nor where a link leads out. Where the folder holds more than a project only its files."""
+    record or a folder with one, nor where a link leads out. Where the folder holds more than a project only files."""
     folder = task.resolve().parent
     crowded = _is_above(folder, _crowded_places())
     rules = [(task.resolve(), Access.READ), (folder, Access.READ_DIR)]
@@ -303,7 +303,8 @@ def beside(task: Path) -> list[Rule]:
         for entry in sorted(folder.iterdir()):
             real = entry.resolve()
             inside = real.is_relative_to(folder) and not any(p.startswith(".") for p in real.relative_to(folder).parts)
-            if inside and not (real / _RECORD).exists() and (real.is_file() or not crowded):
+            record = real.name.startswith(_RECORD) or (real / _RECORD).exists()  # SQLite's own files beside it, too
+            if inside and not record and (real.is_file() or not crowded):
                 rules.append((real, Access.READ))
     return rules
 

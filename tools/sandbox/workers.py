@@ -49,6 +49,7 @@ class Worker:
         self._fork_server, self.number, self._sock, self.name = server, number, sock, name
         self.pid: int | None = None
         self.exit_status: int | None = None
+        self.refused = ""  # why it could not be forked
         self.ended = False  # by us
         self.exited = threading.Event()
         self.spawned = threading.Event()
@@ -70,14 +71,26 @@ class Worker:
         """Send a message and wait for one answer. On a timeout the worker is killed and WorkerTimeout raised; a
         worker that dies raises WorkerError with its exit status and the end of its output, one that sends more than
         is taken with what that was."""
-        self.send(body, blobs, fds)
+        self.send(body, blobs, fds, timeout_s=timeout_s)
         return self.receive(timeout_s=timeout_s, max_fds=max_fds, max_blob_bytes=max_blob_bytes)
 
-    def send(self, body: dict[str, Json], blobs: list[Any] | None = None, fds: Sequence[int] = ()) -> None:
-        """Send without waiting. Raises WorkerError when the worker is gone, and Unfit when its fork server is."""
+    def send(
+        self,
+        body: dict[str, Json],
+        blobs: list[Any] | None = None,
+        fds: Sequence[int] = (),
+        *,
+        timeout_s: float | None = START_TIMEOUT_S,
+    ) -> None:
+        """Send without waiting for an answer. What a socket does not hold the worker has to read in time, or it is
+        killed and WorkerTimeout raised. Raises WorkerError when the worker is gone, and Unfit when its fork server
+        is."""
         try:
-            self._sock.settimeout(None)
+            self._sock.settimeout(timeout_s)
             wire.send(self._sock, body, blobs, fds)
+        except TimeoutError as error:
+            self.kill()
+            raise WorkerTimeout(f"{self.name}: took no message within {timeout_s:g} s", log=self.log()) from error
         except OSError as error:
             raise self._died() from error
 
@@ -116,6 +129,8 @@ class Worker:
     def _died(self) -> KerneltuneError:
         self.exited.wait(2.0)
         status = self.exit_status
+        if self.refused:
+            return Unfit(f"no further process can be started here: {self.refused}; is their number limited?")
         if status is None and self._fork_server.gone:  # which alone knows
             return self._fork_server.lost()
         how = "is gone" if status is None else describe_exit(status)
@@ -236,6 +251,7 @@ class ForkServer:
         self._ready_failed = not self._ready.is_set()
         self._ready.set()
         for worker in list(self._workers.values()):
+            worker.spawned.set()  # or it never will be: nobody has to wait for it
             worker.exited.set()
 
     def _dispatch(self, body: dict[str, Json]) -> None:
@@ -247,6 +263,10 @@ class ForkServer:
             if "spawned" in body:
                 worker.pid = body["pid"]
                 worker.spawned.set()
+            elif "refused" in body:
+                worker.refused = body["refused"]
+                worker.spawned.set()
+                worker.exited.set()
             else:
                 worker.exit_status = body["status"]
                 worker.exited.set()

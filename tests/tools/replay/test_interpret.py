@@ -36,6 +36,15 @@ def test_host_made_descriptors_carry_every_dtype(trace: Trace, dtype: str) -> No
     assert blobs[0].tobytes() == data
 
 
+def test_an_input_without_elements_is_no_fault_of_the_candidate(trace: Trace) -> None:
+    reply = trace(COPY_BY_DESCRIPTORS.replace("(self, x)", "(self, x, nothing)"), tensor(8, 64), tensor(0, 64))
+    assert reply.failure is None
+    data = torch.arange(512.0).view(torch.uint8).numpy().tobytes()
+    answer, blobs = interpret(InterpretRequest(reply.plans[0], ("input:0", "input:1")), [data, b""])
+    assert (answer.problem, answer.detail) == (None, "")
+    assert blobs[0].tobytes() == data
+
+
 def test_a_descriptor_that_rounds_to_tf32_is_rejected_as_a_plan_cannot_say_so(trace: Trace) -> None:
     """Judged without that it would be right, and in its user's program it would not be."""
     rounding = COPY_BY_DESCRIPTORS.replace("[4, 64])", "[4, 64], round_f32_to_tf32=True)")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -249,6 +250,33 @@ def test_a_bubblewrap_that_does_not_work_is_told_and_done_without(
     with NamespaceHolder(program, Profile.TRACER) as keeper:
         assert words in keeper.jail().problem
         assert keeper.namespaces == []
+
+
+LEAVES_ITS_KEEPER = """#!{python}
+import os, re, sys
+if "--version" in sys.argv:
+    print("bubblewrap 0.5.0")
+elif os.fork():
+    print("bwrap: No permissions", file=sys.stderr)
+else:
+    ready, hold = (int(re.search(call + r"[(](\\d+)", sys.argv[-1])[1]) for call in ("os.write", "os.read"))
+    os.close(ready)
+    os.read(hold, 1)
+"""
+
+
+def test_nobody_waits_for_a_keeper_that_outlives_its_bubblewrap(tmp_path: Path) -> None:
+    """As one may that was started in another thread than the first: it waits for us, with bwrap's stderr in hand."""
+    program = tmp_path / "bwrap"
+    program.write_text(LEAVES_ITS_KEEPER.format(python=sys.executable))
+    program.chmod(0o755)
+    with NamespaceHolder(program, Profile.TRACER) as keeper:
+        given_up = threading.Timer(5.0, keeper.close)
+        given_up.start()
+        began_s = time.monotonic()
+        assert "No permissions" in keeper.jail().problem
+        assert time.monotonic() - began_s < 4.0
+        given_up.cancel()
 
 
 def test_workers_go_on_without_a_bubblewrap_that_fails(tmp_path: Path) -> None:

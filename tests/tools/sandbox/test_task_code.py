@@ -156,6 +156,15 @@ def test_of_a_folder_that_holds_more_than_a_project_only_files_are_readable(
     assert readable == {"task.py", "weights"}
 
 
+def test_the_record_beside_a_task_is_not_readable(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for name in ("task.py", "weights", "runs.db", "runs.db-wal"):
+        (folder / name).write_text("")
+    readable = {path.name for path, access in beside(folder / "task.py") if access & access.READ_FILE}
+    assert readable == {"task.py", "weights"}
+
+
 def test_a_task_that_needs_a_file_from_elsewhere_is_told_where_it_may_lie(tmp_path: Path) -> None:
     (tmp_path / "task").mkdir()
     (tmp_path / "weights").write_text("weights")

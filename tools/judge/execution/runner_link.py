@@ -115,7 +115,11 @@ class Runners(Generic[R]):
     def _started(self) -> tuple[R, socket.socket]:
         line, theirs = socket.socketpair()
         with theirs:
-            runner = self._start(theirs)
+            try:
+                runner = self._start(theirs)
+            except BaseException:
+                line.close()
+                raise
         self.started += 1
         return runner, line
 
