@@ -4,7 +4,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -214,13 +214,6 @@ class TimingRun:
         try:
             yield
         except RunnerFailed:
-            raise
-        except Refuted as refuted:
-            if refuted.verdict.status is not Status.WRONG or refuted.verdict.cause is Cause.OVERWRITES:
-                self._link.distrust("its plan left its memory, or its clock is not believed")
-            else:  # as after a check: a fresh runner for the next plan takes a second where several are wrong
-                with suppress(RunnerFailed):
-                    self._link.ask(Drop(), timeout_s=DROP_S)
             raise
         except BaseException:
             self._link.distrust("the judge gave up on this plan")
