@@ -250,12 +250,13 @@ class AttemptTracker:
         update = attempt.update
         assert update is not None
         with self._at_work(attempt.attempt_id):
-            # What does not compile waits for nobody's turn: of 84 answers of a trainer 32 did, up to 20 s each.
-            with contextlib.nullcontext() if update.failure else self.tools.judging:
+            if update.failure:  # waits for nobody's turn: of 84 answers of a trainer 32 did, up to 20 s each
+                return self._finish(attempt, update, update.failure, 0.0)
+            with self.tools.judging:
                 self._insist(attempt.attempt_id)
                 started = time.perf_counter()
-                looks = [update.failure] if update.failure else self._judge(attempt, update)
-                bench_s = 0.0 if update.failure else time.perf_counter() - started
+                looks = self._judge(attempt, update)
+                bench_s = time.perf_counter() - started
                 self.bench_s += bench_s
             left = len(looks) > 1 and unfinished(looks[0], looks[-1])
             attempt = self._finish(attempt, update, looks[0] if left else looks[-1], bench_s)
