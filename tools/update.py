@@ -32,7 +32,7 @@ from kerneltune.tools.languages.base import device_code, launch_effects
 from kerneltune.tools.languages.ptx import PtxError
 from kerneltune.tools.languages.ptx.candidate import CannotSay, ptx_candidate, short
 from kerneltune.tools.sandbox.workers import Worker, tried_twice
-from kerneltune.tools.schema.codec import MAX_SOURCE_BYTES, DecodeError, Json, decode, encode, plain
+from kerneltune.tools.schema.codec import MAX_SOURCE_BYTES, DecodeError, Json, counted, decode, encode, plain
 from kerneltune.tools.schema.errors import Unfit, WorkerError, WorkerTimeout
 from kerneltune.tools.schema.gpus import gpu_for_arch
 from kerneltune.tools.schema.messages import (
@@ -675,9 +675,10 @@ def needs_too_much(kernel: Kernel, arch: str, needed_bytes: int) -> str:
 def _numbered(sizes: Mapping[str, int], count: int) -> Iterator[tuple[int, int]]:
     """What a compiler said of kernels by number. Raises DecodeError for a number that it was not asked about."""
     for number, size in sizes.items():
-        if len(number) > 9 or not number.isdecimal() or int(number) >= count:
+        its = counted(number)
+        if its is None or its >= count:
             raise DecodeError(f"speaks of kernel {plain(number, 20)} of {count}")
-        yield int(number), max(0, min(size, _MOST_BYTES))
+        yield its, max(0, min(size, _MOST_BYTES))
 
 
 def _names(kernels: Sequence[Kernel]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kerneltune.agent.attempt import Attempt
 from kerneltune.agent.events import RunStarted
-from kerneltune.tools.schema.codec import Json, one_line, shell_word
+from kerneltune.tools.schema.codec import Json, counted, one_line, shell_word
 from kerneltune.tools.schema.errors import CannotPackage, StoreError
 from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import NOT_TIMED, Tier, Verdict
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 RECEIPTS = "receipts"  # the folder in a run's
 PROCESS = "process.json"
 VERIFY = ".verify-"  # in the name of a verification's receipt, before its number
-_LONGEST_NUMBER = 10  # digits
 _FLOCK = "hhqqi"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a folder of a run may have come from elsewhere
 _MOST = 4096  # bytes of what is read
@@ -213,8 +212,7 @@ def verify_paths(receipt: Path) -> list[Path]:
 
 def free_verify_path(receipt: Path) -> Path:
     """Where the next one belongs: behind the last."""
-    numbers = (path.stem.rpartition("-")[2] for path in verify_paths(receipt))
-    last = max((int(n) for n in numbers if n.isdecimal() and len(n) < _LONGEST_NUMBER), default=0)
+    last = max((counted(path.stem.rpartition("-")[2]) or 0 for path in verify_paths(receipt)), default=0)
     return receipt.with_name(f"{receipt.stem}{VERIFY}{last + 1}.json")
 
 

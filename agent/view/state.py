@@ -38,7 +38,7 @@ from kerneltune.agent.events import (
 )
 from kerneltune.agent.view import text as words
 from kerneltune.tools.backends.base import throttled
-from kerneltune.tools.schema.codec import Json, number
+from kerneltune.tools.schema.codec import Json, counted, number
 
 Who = Literal["author", "judge", "reflection", "warning", "run"]
 
@@ -144,7 +144,6 @@ def format_spending(spent: Spending) -> str:
 UNFINISHED = "unfinished"
 SKIPPED = "skipped"
 LEFT_STAGES = (UNFINISHED, SKIPPED)  # of attempts that nobody works on
-_LONGEST_NUMBER = 10  # digits
 _UNDER_WAY = 256  # more are never under way at once
 _LOG_ENTRIES = 200
 _LEAST_JUDGED, _LEAST_PACE_S = 3, 10.0  # before that a pace says nothing
@@ -230,9 +229,9 @@ class ViewState:
 
     def place_of(self, attempt_id: str | None) -> int | None:
         """Where the attempt of that id is, when it was seen: most often where its number says."""
-        number = (attempt_id or "").rpartition("/")[2]
-        if self.attempts and number.isdecimal() and len(number) < _LONGEST_NUMBER:
-            likely = int(number) - self.attempts[0].number
+        named = counted((attempt_id or "").rpartition("/")[2])
+        if self.attempts and named is not None:
+            likely = named - self.attempts[0].number
             if 0 <= likely < len(self.attempts) and self.attempts[likely].attempt_id == attempt_id:
                 return likely
         places = reversed(range(len(self.attempts)))

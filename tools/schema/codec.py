@@ -243,6 +243,11 @@ def number(value: Json) -> float | None:
         return None
 
 
+def counted(digits: str) -> int | None:
+    """The whole number that decimal digits say; None for anything else, and for more than nine of them."""
+    return int(digits) if digits.isdecimal() and len(digits) < 10 else None
+
+
 def inflated(data: bytes, most_bytes: int) -> bytes:
     """What zlib compressed. Raises ValueError when it has more bytes than that (3 MiB may become 3 GiB), or is
     damaged."""
