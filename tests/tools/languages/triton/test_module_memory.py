@@ -57,6 +57,10 @@ def update(machine: Machine) -> Callable[[str], Update]:
     return lambda source: updater.update(HEADER + "from triton.language.extra import libdevice\n" + source + BODY)
 
 
+def inline(assembly: str) -> str:
+    return f'%1 = tt.elementwise_inline_asm "{assembly}" {{constraints = "=r,r"}} %0 : i32 -> i32'
+
+
 @pytest.mark.parametrize(
     "assembly",
     [
@@ -119,8 +123,7 @@ def test_a_function_of_libdevice_s_is_let_through_once_where_the_compiler_promis
     ],
 )
 def test_assembly_reaches_no_memory_that_the_compiler_sets_aside(assembly: str) -> None:
-    ttir = f'%1 = tt.elementwise_inline_asm "{assembly}" {{constraints = "=r,r"}} %0 : i32 -> i32'
-    assert "it outlives a launch" in (module_memory(PTX, ttir) or "")
+    assert "it outlives a launch" in (module_memory(PTX, inline(assembly)) or "")
 
 
 @pytest.mark.parametrize(
@@ -132,8 +135,7 @@ def test_assembly_reaches_no_memory_that_the_compiler_sets_aside(assembly: str) 
     ],
 )
 def test_assembly_that_computes_with_its_operands_may_stand_beside_a_print(assembly: str) -> None:
-    ttir = f'%1 = tt.elementwise_inline_asm "{assembly}" {{constraints = "=r,r"}} %0 : i32 -> i32'
-    assert module_memory(PTX, ttir) is None
+    assert module_memory(PTX, inline(assembly)) is None
 
 
 def test_assembly_of_the_whole_file_declares_nothing_either() -> None:
