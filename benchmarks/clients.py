@@ -390,14 +390,14 @@ def measured(place: Path, connect: Connect, asked: argparse.Namespace) -> Counte
     numbers, n_hostile = Numbers(), max(1, asked.clients // 10)
     opened = functools.partial(by_requests, connect, asked, numbers)
     honest = asked.clients - n_hostile
-    few = max(2, asked.candidates // 20)
+    few = max(2, asked.candidates // 50)
     with connect() as client:
         phases = [together("one client, one at a time", opened, asked, 1, few)]
         print(phases[-1].row(), flush=True)
         phases.append(in_batches(client, asked, numbers))
         print(phases[-1].row(), flush=True)
     alone = max(phase.rate for phase in phases)
-    phases.append(together(f"{honest} clients", opened, asked, honest, asked.candidates // 4))
+    phases.append(together(f"{honest} clients", opened, asked, honest, asked.candidates // 10))
     print(phases[-1].row(), flush=True)
     with attacked(place, n_hostile) as hostile, looked(connect) as health_s:
         told = f"{honest} clients, and {n_hostile} hostile"
