@@ -499,8 +499,14 @@ class Service:
         patience: Patience | None = None,
         priority: Priority = "interactive",
     ) -> ClientRun:
-        """Go on with a stored run."""
-        return self._driven(ClientRun(author, resumed=True), partial(resume_run, run_id), settings, patience, priority)
+        """Go on with a stored run, once one of this service that was told to end has."""
+
+        def begin(*what: Any, **more: Any) -> RunOutcome:
+            known = [run for run in self.runs if run.run_id and run.run_id.startswith(run_id)]
+            wait([run.outcome for run in known if run.controls.stopping])
+            return resume_run(run_id, *what, **more)
+
+        return self._driven(ClientRun(author, resumed=True), begin, settings, patience, priority)
 
     def _driven(
         self,
