@@ -1159,6 +1159,23 @@ def test_a_session_that_nobody_uses_ends_in_order_and_one_that_is_watched_stays(
     asyncio.run(scenario())
 
 
+def test_a_session_does_not_end_while_a_call_of_its_client_arrives(tmp_path: Path, forked_workers: None) -> None:
+    async def scenario() -> None:
+        async with hurried(tmp_path, HttpTimes(idle_s=0.5), 64) as client:
+            session = (await client.post("/sessions", json={"reference_code": REFERENCE})).json()["session"]
+            body = json.dumps({"name": "update", "arguments": BROKEN}).encode()
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "hurried.sock")
+            asked = post(f"/sessions/{session}/call", body, len(body)).replace(b"\r\n", b"\r\nconnection: close\r\n", 1)
+            writer.write(asked[:-10])
+            await asyncio.sleep(1.5)
+            writer.write(asked[-10:])
+            answer = await asyncio.wait_for(reader.read(), 60)
+            writer.close()
+            assert json.loads(answer.partition(b"\r\n\r\n")[2])["attempt"]["number"] == 1, answer
+
+    asyncio.run(scenario())
+
+
 def test_beyond_the_places_a_client_is_told_to_try_again_until_one_is_free(
     tmp_path: Path, forked_workers: None
 ) -> None:
