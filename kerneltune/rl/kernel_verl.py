@@ -3,8 +3,8 @@
     custom_reward_function.path=…/kernel_verl.py custom_reward_function.name=compute_score
     actor_rollout_ref.rollout.multi_turn.tool_config_path=…/kernel_verl_tool.yaml      # and agent_name=tool_agent in the export
 
-verl has no word for a reward that nobody knows: after WAIT_S without an answer of the service's, or where the tool had none for a
-rollout that earned nothing else, `compute_score` raises and training ends, to go on from its checkpoint. Rows are those of `optimize export --format verl`.
+verl has no word for a reward that nobody knows: after WAIT_S without an answer of the service's, or where the tool had none in any
+call of a rollout, `compute_score` raises and training ends, to go on from its checkpoint. Rows are those of `optimize export --format verl`.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import ToolResponse
 
 WAIT_S = 1800.0
-UNKNOWN = float("nan")  # of a tool's reward
+UNKNOWN = float("nan")  # of a tool's reward, which `compute_score` leaves out
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: dict[str, Any] | None = None, reward: str = "fast_0", **_: Any) -> float:  # fmt: skip
@@ -26,10 +26,10 @@ def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_
     extra = extra_info or {}
     rewards = [float(r) for r in extra.get("tool_rewards") or ()]
     told = [r for r in rewards if r == r]
-    if len(told) < len(rewards) and max(told, default=0.0) <= 0.0:  # what is not known may be what earned something
-        raise Fault(f"nobody knows what {len(rewards) - len(told)} of {len(rewards)} calls of the tool are worth")
     if told:
         return max(told)
+    if rewards:
+        raise Fault(f"nobody knows what the {len(rewards)} calls of the tool are worth")
     create = ((extra.get("tools_kwargs") or {}).get("bench") or {}).get("create_kwargs") or {}
     ours = extra.get("type") == "builtin"
     what = {"task": extra["module_name"]} if ours else {"reference_code": ground_truth}
