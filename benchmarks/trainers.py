@@ -6,7 +6,7 @@
 ROWS is a file of `optimize export --format verl --as jsonl` with softmax in it. A policy that is scripted sends a file
 that does not compile, the right one, has it benched and ends; another one says that it cannot. Prints what each earned
 and asserts it: 1 and 0 by fast_0. Where the loop trains, a gradient step is made of it. `down` as the last word: the
-service is not there, and no reward may come of that.
+service is not there, and no reward may come of that; `faulty`: it is there, and begins and ends rollouts alone.
 """
 
 import asyncio
@@ -348,6 +348,12 @@ def openenv(rows: list[dict[str, Any]], *, is_down: bool) -> None:
         assert "softmax" in told.observation.text
         steps = [env.step(kernel_openenv.KernelAction(name=name, arguments=arguments)) for name, arguments in CALLS]
         last = env.step(kernel_openenv.KernelAction(name="end"))
+    alone = kernel_openenv.KernelEnvironment()
+    alone.reset(task="softmax")
+    mistaken = alone.step(kernel_openenv.KernelAction(name="no such tool" * 9))
+    assert (mistaken.fault, mistaken.done) == (False, False), mistaken
+    ended = [alone.step(kernel_openenv.KernelAction(name="end")) for _ in range(2)]
+    assert [(step.reward, step.fault) for step in ended] == [(0.0, False), (None, True)]  # it has given its place back
     print("rewards", [step.reward for step in steps], "at the end", last.reward)
     assert [step.reward for step in steps] == [0.0, None, 1.0]
     assert (last.reward, last.done) == (1.0, True)
@@ -389,5 +395,5 @@ if __name__ == "__main__":
     name, file, *words = sys.argv[1:]
     if words == ["down"]:
         os.environ["KERNELTUNE_SERVICE"] = DOWN
-    LOOPS[name](rows_of(file), is_down=words == ["down"])
+    LOOPS[name](rows_of(file), is_down=bool(words))
     print(f"{name}: passed")

@@ -359,11 +359,13 @@ class JudgeLost(KerneltuneError):
 
 @dataclass(eq=False)
 class FleetJudge:
-    """One judge, as the driver knows it. `users`: the slots that have it."""
+    """One judge, as the driver knows it. `users`: the slots that have it; `heard_s`: when it last answered one, on the
+    monotonic clock."""
 
     actor: Any
     facts: JudgeFacts
     users: set[int] = field(default_factory=set)
+    heard_s: float = 0.0
 
 
 class Fleet:
@@ -421,7 +423,8 @@ class Fleet:
 
     def slot_of(self, uuid: Json) -> int | None:
         """A slot whose judge has that GPU."""
-        fit = [min(its.users) for its in self.judges if its.users and its.facts.gpu and its.facts.gpu.uuid == uuid]
+        with self._changing:
+            fit = [min(its.users) for its in self.judges if its.users and its.facts.gpu and its.facts.gpu.uuid == uuid]
         return fit[0] if fit else None
 
     @contextlib.contextmanager
@@ -439,12 +442,16 @@ class Fleet:
         yield Session(shop, file, task, tools, machine, notes, patience)
 
     def ask(self, judge: FleetJudge, call: Any, limit_s: float = ANSWER_S) -> tuple[JudgeAnswer, list[bytes]]:
-        """What a judge answers to a call, and what follows. Raises JudgeLost when it is gone, does not answer in time,
-        or is of no use; TaskError; and KerneltuneError for a fault of ours there."""
+        """What a judge answers to a call, and what follows. Raises JudgeLost when it is gone, does not answer this call
+        or another in time, or is of no use; TaskError; and KerneltuneError for a fault of ours there."""
+        asked_s = time.monotonic()
         try:
-            ready, _ = self._ray.wait([call], timeout=limit_s)
-            if not ready:
-                raise JudgeLost(f"no answer within {limit_s:g} s")
+            left_s = limit_s
+            while not self._ray.wait([call], timeout=left_s)[0]:
+                left_s = max(asked_s, judge.heard_s) + limit_s - time.monotonic()
+                if left_s <= 0:
+                    raise JudgeLost(f"no answer within {limit_s:g} s")
+            judge.heard_s = time.monotonic()
             answer, blobs = unpacked(JudgeAnswer, self._ray.get(call))
         except self._ray.exceptions.RayError as error:
             raise JudgeLost(_first_line(error)) from error
@@ -510,9 +517,10 @@ class Fleet:
         for actor, call in zip(actors, calls, strict=True):
             if call not in ready:
                 ray.kill(actor)
-        why = left_out([judge.facts for judge in (*self.judges, *begun)], self._resource == GPU, self._model)
+        known = [*self.judges, *begun]  # another thread may lose one of them
+        why = left_out([judge.facts for judge in known], self._resource == GPU, self._model)
         taken = []
-        for at, judge in enumerate(begun, len(self.judges)):
+        for at, judge in enumerate(begun, len(known) - len(begun)):
             if at in why:
                 self._tell(f"judge {judge.facts.name} is left out: {why[at]}")
                 ray.kill(judge.actor)

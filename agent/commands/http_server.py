@@ -232,7 +232,7 @@ async def read_body(request: Request, kind: type[Body], limit_s: float) -> Body:
 @dataclass
 class ClientSession:
     """A run of a client. `reward`: what its attempts are worth, with its discount, and `sampling` which of them count;
-    `waiting`: its requests that are being answered; `used_s`: when the last one was, on the monotonic clock."""
+    `waiting`: its requests under way; `used_s`: when the last one was, on the monotonic clock."""
 
     run: ClientRun
     reward: Reward
@@ -240,6 +240,16 @@ class ClientSession:
     sampling: RejectionSampling | None = None
     waiting: int = 0
     used_s: float = field(default_factory=time.monotonic)
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep it from ending as one that nobody uses."""
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1
+            self.used_s = time.monotonic()
 
     def worth(self, attempt: Attempt) -> float | None:
         """The reward of an attempt; None when nobody knows it, or when it does not count."""
@@ -465,7 +475,8 @@ class HttpServer:
     async def call(self, request: Request) -> Response:
         """Call a tool of a session, and wait for its result."""
         _, session = self._session(request)
-        asked = await read_body(request, CallBody, self.times.body_s)
+        with session.in_use():
+            asked = await read_body(request, CallBody, self.times.body_s)
         result = await self._held(session, request, session.run.call(asked.name, asked.arguments))
         if not result.was_made:  # a failure of ours is no result of a call
             await self._held(session, request, session.run.outcome)
@@ -488,16 +499,13 @@ class HttpServer:
     async def _held(self, session: ClientSession, request: Request, wanted: "Future[T]") -> T:
         """What a session's client waits for. When it goes away, and nobody else waits for the session, what is under
         way is given up."""
-        session.waiting += 1
-        try:
-            return await _unless_gone(request, asyncio.wrap_future(wanted))
-        except Gone:
-            if session.waiting == 1:
-                session.run.controls.skip()
-            raise
-        finally:
-            session.waiting -= 1
-            session.used_s = time.monotonic()
+        with session.in_use():
+            try:
+                return await _unless_gone(request, asyncio.wrap_future(wanted))
+            except Gone:
+                if session.waiting == 1:
+                    session.run.controls.skip()
+                raise
 
     async def end_idle(self) -> None:
         """End sessions that nobody uses, again and again."""
@@ -522,29 +530,27 @@ class HttpServer:
         """All events but the first `seen`; an event's id is its number in the run."""
         run, after, told, said_s = session.run, 0, 0, time.monotonic()
         looked: ViewState | None = None  # what the run had come to when the record was looked at
-        session.waiting += 1  # somebody watches: it is not idle
-        try:
-            with await asyncio.to_thread(Store.open, self.service.settings.runs_dir, to_look=True) as store:
-                while True:
-                    is_over, state, events = run.outcome.done(), run.state, list[Event]()
-                    if is_over or state is not looked:
-                        after, events = await asyncio.to_thread(store.later_events, run.run_id, after)
-                        looked = None if events else state
-                    for event in events:
-                        told += 1
-                        if told > seen:
-                            yield _event(told, event)
-                            said_s = time.monotonic()
-                    if not events and is_over:
-                        return
-                    if time.monotonic() - said_s > _BEAT_S:
-                        yield ": still there\n\n"
+        with (
+            session.in_use(),
+            await asyncio.to_thread(Store.open, self.service.settings.runs_dir, to_look=True) as store,
+        ):
+            while True:
+                is_over, state, events = run.outcome.done(), run.state, list[Event]()
+                if is_over or state is not looked:
+                    after, events = await asyncio.to_thread(store.later_events, run.run_id, after)
+                    looked = None if events else state
+                for event in events:
+                    told += 1
+                    if told > seen:
+                        yield _event(told, event)
                         said_s = time.monotonic()
-                    if not events:
-                        await asyncio.sleep(_POLL_S)
-        finally:
-            session.waiting -= 1
-            session.used_s = time.monotonic()
+                if not events and is_over:
+                    return
+                if time.monotonic() - said_s > _BEAT_S:
+                    yield ": still there\n\n"
+                    said_s = time.monotonic()
+                if not events:
+                    await asyncio.sleep(_POLL_S)
 
     async def bench(self, request: Request) -> Response:
         """Judge sources and store them as a run; a line of JSON each, as of `optimize bench --json`."""

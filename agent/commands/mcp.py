@@ -509,7 +509,12 @@ class AgentTools:
     async def _wait(self, ctx: Context, arguments: Arguments) -> Outcome:
         run = await self._run(ctx, _checked(OfRun, arguments).model_dump())
         if later := self._later.get(run):
-            return await later.pop(0)(ctx)
+            answer = later.pop(0)
+            try:
+                return await answer(ctx)
+            except asyncio.CancelledError:
+                later.insert(0, answer)
+                raise
         if run.outcome.done():
             return self._ended(run)
         return Outcome(text="nothing is under way", run=run.run_id)

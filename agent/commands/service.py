@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -358,8 +358,7 @@ class OpenTasks:
                 surplus = [] if task.users or task in self._tasks.values() else [task]
                 unused = [key for key, other in self._tasks.items() if other.users == 0]
                 surplus += [self._tasks.pop(key) for key in unused[: max(0, len(self._tasks) - self._most)]]
-            for other in surplus:
-                other.held.close()
+            _close(surplus)
 
     @contextlib.contextmanager
     def anew(self, file: TaskFile, *, client: str, priority: Priority) -> Iterator[Session]:
@@ -396,8 +395,14 @@ class OpenTasks:
         """Close all; who still uses one finds its workers gone."""
         with self._changing:
             tasks, self._tasks = list(self._tasks.values()), {}
+        _close(tasks)
+
+
+def _close(tasks: Iterable[_OpenTask]) -> None:
+    """Close each, also after one that does not close in order, whose error is raised."""
+    with contextlib.ExitStack() as closing:
         for task in tasks:
-            task.held.close()
+            closing.callback(task.held.close)
 
 
 class Service:
@@ -433,8 +438,8 @@ class Service:
         ended: list[Future[Any]] = [*(run.outcome for run in self.runs), *self._benches]
         for outcome in ended:
             outcome.exception()  # the run's own failure, which its client was told
-        self.tasks.close()
-        self._held.close()
+        with self._held:
+            self.tasks.close()
 
     def stop(self) -> None:
         """End all runs after what is under way, and begin no more."""
@@ -499,8 +504,14 @@ class Service:
         patience: Patience | None = None,
         priority: Priority = "interactive",
     ) -> ClientRun:
-        """Go on with a stored run."""
-        return self._driven(ClientRun(author, resumed=True), partial(resume_run, run_id), settings, patience, priority)
+        """Go on with a stored run, once one of this service that was told to end has."""
+
+        def begin(*what: Any, **more: Any) -> RunOutcome:
+            known = [run for run in self.runs if run.run_id and run.run_id.startswith(run_id)]
+            wait([run.outcome for run in known if run.controls.stopping])
+            return resume_run(run_id, *what, **more)
+
+        return self._driven(ClientRun(author, resumed=True), begin, settings, patience, priority)
 
     def _driven(
         self,
@@ -574,14 +585,14 @@ class Service:
         self, attempt: str, tier: Tier | None = None, *, client: str = "", priority: Priority = "interactive"
     ) -> Future[Verification]:
         """Judge a stored attempt again as `optimize verify` does, in a thread of its own."""
-        settings = replace(self.settings, tier=tier)
+        settings, controls = replace(self.settings, tier=tier), Controls()
 
         def judge() -> Verification:
             open_task = partial(self.tasks.anew, client=client, priority=priority)
             with Store.open(settings.runs_dir) as store:
-                return repeat_stored(store, *store.find_attempt(attempt), settings, open_task)
+                return repeat_stored(store, *store.find_attempt(attempt), settings, open_task, controls=controls)
 
-        return self._apart("verify", judge, client, Controls())
+        return self._apart("verify", judge, client, controls)
 
     def _apart(self, name: str, work: Callable[[], T], client: str, controls: Controls) -> Future[T]:
         """What comes of work in a thread of its own, which counts as a run."""

@@ -6,6 +6,7 @@ The task is found again as the very same file, or as the source that the run kep
 import contextlib
 import json as jsonlib
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from kerneltune.agent.attempt import GivenFile
+from kerneltune.agent.attempt import Controls, GivenFile
 from kerneltune.agent.commands import (
     Arch,
     AsJson,
@@ -35,7 +36,7 @@ from kerneltune.agent.view import text as words
 from kerneltune.agent.view.output import Page, choose_view, columns, standard_page, status_line
 from kerneltune.tools.sandbox.scratch import ScratchFolder
 from kerneltune.tools.schema.codec import Json, decode, encode, one_line, parsed
-from kerneltune.tools.schema.errors import StoreError
+from kerneltune.tools.schema.errors import StoreError, Unfit
 from kerneltune.tools.schema.task import Contract, contracts_in_words
 from kerneltune.tools.schema.verdict import Verdict, fastest_first
 
@@ -134,10 +135,11 @@ def repeat_stored(
     task: str | None = None,
     *,
     trust_task: bool = False,
+    controls: Controls | None = None,
 ) -> "Verification":
     """Judge a stored attempt again on its task as `open_task` opens it, whose judge must not have drawn inputs for
-    these plans before. Raises TaskError when the task is not found again, and StoreError for an attempt that cannot be
-    judged again."""
+    these plans before. Raises TaskError when the task is not found again, StoreError for an attempt that cannot be
+    judged again, and Unfit once `controls` are interrupted."""
     from kerneltune.agent.commands.session import stored_task
 
     _require_source(attempt)
@@ -146,7 +148,7 @@ def repeat_stored(
         its_task, differs = stored_task(run, task, scratch, merged_from=came, trusted=trust_task)
         with open_task(its_task) as opened:
             opened.workshop.show(Note("", "verifying", attempt.attempt_id))
-            return _repeat(opened, store, run, attempt, settings, differs)
+            return _repeat(opened, store, run, attempt, settings, differs, controls or Controls())
 
 
 def _repeat(
@@ -156,6 +158,7 @@ def _repeat(
     attempt: "Attempt",
     settings: Settings,
     differs: tuple[str, ...],
+    controls: Controls,
 ) -> "Verification":
     """Judge a stored attempt again, compare, and store the event and the receipt."""
     from kerneltune.agent.attempt import rank_key
@@ -164,11 +167,15 @@ def _repeat(
 
     old, attempt_id, source = attempt.judged, attempt.attempt_id, attempt.source
     tier, place = settings.tier or old.tier or "judged", opened.workshop.place
+    controls.connect(lambda _: None, lambda: _ended_workers(opened))
+    _insist(controls)
     update = opened.tools.updater.update(source)
     with opened.tools.judging:
+        _insist(controls)
         started = time.perf_counter()
         verdict = update.failure or opened.tools.benches.bench(update, tier)
         bench_s = time.perf_counter() - started
+    _insist(controls)  # else a worker that was ended would look like a candidate's failure
     outcome = repeated(old, verdict, same_gpu=place.gpu == run.gpu)
     book = opened.receipts(folder_of(settings.runs_dir, run.run_id))
     receipt, path = book.keep_again(attempt_id, source, update, verdict, tier if place.gpu else None)
@@ -188,6 +195,19 @@ def _repeat(
     store.write(event)
     differs = (*differs, *_differences(opened.workshop, run, attempt, update, verdict))
     return Verification(run, old, event, differs, receipt, str(path))
+
+
+def _ended_workers(opened: "Session") -> int:
+    """End the workers that have the candidate; how many there were."""
+    workers = opened.machine.living()
+    for worker in workers:
+        threading.Thread(target=worker.kill, daemon=True).start()  # waits until the process is gone
+    return len(workers)
+
+
+def _insist(controls: Controls) -> None:
+    if controls.interrupted:
+        raise Unfit("the verification was given up, and nothing of it is stored; ask again")
 
 
 def _differences(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from kerneltune.agent.attempt import Attempt, Expectation, Outcome
+from kerneltune.agent.attempt import Attempt, Expectation, Outcome, RunStart
 from kerneltune.agent.events import RunStarted
 from kerneltune.agent.export.base import near, option_types, options
 from kerneltune.agent.record.trajectory import Trajectory
@@ -367,10 +367,11 @@ def returns(rewards: Sequence[float | None], gamma: float = GAMMA) -> list[float
 
 
 def turns_of(trajectory: Trajectory, reward: Score, gamma: float = GAMMA) -> list[RewardedTurn]:
-    """The turns of all conversations of a run, in order; then the generations of attempts that no reply proposed."""
+    """The turns of all conversations of a run, in order; then the generations of attempts that no reply proposed, but
+    those that the run began with, which were there before it."""
     talked: dict[str, dict[int, list[Attempt]]] = {}
     grown: list[Attempt] = []
-    for attempt in trajectory.attempts:
+    for attempt in (a for a in trajectory.attempts if not isinstance(a.origin, RunStart)):
         if attempt.turn is None:
             grown.append(attempt)
         else:
@@ -398,7 +399,8 @@ def _generations(grown: Sequence[Attempt], trajectory: Trajectory, reward: Score
     children: dict[str, list[Attempt]] = {}
     for attempt in trajectory.attempts:
         parent = trajectory.parent(attempt)
-        depth[attempt.attempt_id] = depth[parent.attempt_id] + 1 if parent else 1
+        before = depth[parent.attempt_id] if parent else 0
+        depth[attempt.attempt_id] = before + (not isinstance(attempt.origin, RunStart))
         if parent and attempt.turn is None:
             children.setdefault(parent.attempt_id, []).append(attempt)
     after: dict[str, float | None] = {}

@@ -15,6 +15,7 @@ import os
 import platform
 import stat
 import struct
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,6 +42,7 @@ _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a folder of a run may 
 _MOST = 4096  # bytes of what is read
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP)
 _held: set[Path] = set()  # by this process, to which the system would give its own lock again
+_claiming = threading.Lock()
 _LONGEST_NAME = 200  # bytes; file systems take 255
 
 
@@ -81,9 +83,10 @@ def alive(run_folder: Path) -> Iterator[None]:
     """Hold the run for the length of a block. Raises StoreError when it is held already, or the folder may not be
     written; where there are no folders or no locks, nobody will know."""
     folder = run_folder.resolve()
-    if folder in _held:
-        raise StoreError(f"run {run_folder.name} is run by this process already")
-    _held.add(folder)
+    with _claiming:
+        if folder in _held:
+            raise StoreError(f"run {run_folder.name} is run by this process already")
+        _held.add(folder)
     try:
         with contextlib.ExitStack() as held:
             if (file := _opened(run_folder)) is not None:

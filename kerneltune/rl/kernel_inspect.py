@@ -74,26 +74,27 @@ def kernel() -> Scorer:
 
     async def score(state: TaskState, target: Target) -> Score | None:
         found = await asyncio.to_thread(outcome, store().get("path"))
-        await asyncio.to_thread(close, store().get("path"))
-        return (
-            None if found["reward"] is None else Score(value=float(found["reward"]), metadata={"turns": found["turns"]})
-        )
+        worth = found["reward"]
+        return None if worth is None else Score(value=float(worth), metadata={"turns": found["turns"]})
 
     return score
+
+
+async def ended(state: TaskState) -> None:
+    """End the rollout, whatever became of it."""
+    await asyncio.to_thread(close, state.store.get("path"))
 
 
 @task
 def kernels(rows: str, reward: str = "fast_0", max_attempts: int = 8) -> Task:
     """Write kernels with the tools `update` and `bench`."""
     samples = []
-    for line in Path(rows).read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in map(json.loads, Path(rows).read_text(encoding="utf-8").splitlines()):
         create = row["extra_info"]["tools_kwargs"]["bench"]["create_kwargs"]
         code = None if row["extra_info"]["type"] == "builtin" else row["reward_model"]["ground_truth"]
         wanted = {"task": create["task"], "reference_code": code, "language": create["language"]}
         system, user = (message["content"] for message in row["prompt"])
         said = [ChatMessageSystem(content=system), ChatMessageUser(content=user)]
         samples.append(Sample(input=said, id=row["extra_info"]["uuid"], metadata=wanted))
-    return Task(
-        dataset=samples, setup=begun(reward, max_attempts), solver=react(tools=[update(), bench()]), scorer=kernel()
-    )
+    agent = react(tools=[update(), bench()])
+    return Task(dataset=samples, setup=begun(reward, max_attempts), solver=agent, scorer=kernel(), cleanup=ended)

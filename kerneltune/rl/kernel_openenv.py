@@ -59,10 +59,13 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, State]):
         self._state.step_count += 1
         try:
             if action.name == "end":
-                return KernelObservation(text="", done=True, reward=outcome(self._path)["reward"])
+                reward = outcome(self._path)["reward"]
+                self.close()
+                return KernelObservation(text="", done=True, reward=reward)
             told = call(self._path, action.name, action.arguments)
-        except Fault as error:
-            return KernelObservation(text=str(error), fault=True, done=True)
+        except (Fault, ValueError) as error:  # the latter is the policy's, which may go on
+            fault = isinstance(error, Fault)
+            return KernelObservation(text=str(error), fault=fault, done=fault)
         return KernelObservation(text=told["text"], done=told["over"], reward=told["reward"])
 
     @property

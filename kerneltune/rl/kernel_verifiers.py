@@ -68,8 +68,10 @@ class KernelTask(vf.Task[KernelData, KernelState, KernelTaskConfig]):
     @vf.reward
     async def kernel(self, trace: Any) -> dict[str, float]:
         """The best attempt's reward; none where nobody knows."""
-        found = (await asyncio.to_thread(outcome, trace.state.path))["reward"]
-        await asyncio.to_thread(close, trace.state.path)
+        try:
+            found = (await asyncio.to_thread(outcome, trace.state.path))["reward"]
+        finally:
+            await asyncio.to_thread(close, trace.state.path)
         return {} if found is None else {"kernel": float(found)}
 
 
@@ -85,15 +87,13 @@ class KernelTaskset(vf.Taskset[KernelTask, KernelConfig]):
 
     def load(self) -> Iterator[KernelTask]:
         """In the order of the file."""
-        for line in self.config.rows.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
+        for row in map(json.loads, self.config.rows.read_text(encoding="utf-8").splitlines()):
             create = row["extra_info"]["tools_kwargs"]["bench"]["create_kwargs"]
             code = None if row["extra_info"]["type"] == "builtin" else row["reward_model"]["ground_truth"]
             wanted = {"task": create["task"], "reference_code": code, "language": create["language"]}
             system, user = (message["content"] for message in row["prompt"])
-            yield KernelTask(
-                KernelData(name=create["task"], prompt=user, system_prompt=system, wanted=wanted), self.config.task
-            )
+            data = KernelData(name=create["task"], prompt=user, system_prompt=system, wanted=wanted)
+            yield KernelTask(data, self.config.task)
 
 
 if __name__ == "__main__":  # verifiers starts it so

@@ -3,8 +3,8 @@
     custom_reward_function.path=…/kernel_verl.py custom_reward_function.name=compute_score
     actor_rollout_ref.rollout.multi_turn.tool_config_path=…/kernel_verl_tool.yaml      # and agent_name=tool_agent in the export
 
-verl has no word for a reward that nobody knows: after WAIT_S without an answer of the service's, `compute_score` raises and training
-ends, to go on from its checkpoint. Rows are those of `optimize export --format verl`.
+verl has no word for a reward that nobody knows: after WAIT_S without an answer of the service's, or where the tool had none in any
+call of a rollout, `compute_score` raises and training ends, to go on from its checkpoint. Rows are those of `optimize export --format verl`.
 """
 
 import asyncio
@@ -24,9 +24,12 @@ UNKNOWN = float("nan")  # of a tool's reward, which `compute_score` leaves out
 def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: dict[str, Any] | None = None, reward: str = "fast_0", **_: Any) -> float:  # fmt: skip
     """The best that the tool was told; without tool calls what the answer's file is worth. Raises Fault."""
     extra = extra_info or {}
-    told = [float(r) for r in extra.get("tool_rewards") or () if r == r]
+    rewards = [float(r) for r in extra.get("tool_rewards") or ()]
+    told = [r for r in rewards if r == r]
     if told:
         return max(told)
+    if rewards:
+        raise Fault(f"nobody knows what the {len(rewards)} calls of the tool are worth")
     create = ((extra.get("tools_kwargs") or {}).get("bench") or {}).get("create_kwargs") or {}
     ours = extra.get("type") == "builtin"
     what = {"task": extra["module_name"]} if ours else {"reference_code": ground_truth}

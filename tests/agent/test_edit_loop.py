@@ -140,6 +140,29 @@ def test_a_service_that_ended_the_session_of_a_pause_goes_on_with_its_run_at_the
         assert [(a.number, a.status) for a in store.attempts(run_id)][1] == (2, "checked")
 
 
+def test_a_save_that_comes_while_the_run_of_a_pause_concludes_waits_for_that_and_goes_on_with_it(
+    tmp_path: Path, forked_workers: None
+) -> None:
+    slow = KERNEL.replace("    e = tl.exp", "    for _ in range(2000):\n        v = v * 1.0\n    e = tl.exp")
+
+    def edit() -> list[int | str]:
+        with _of_service("softmax", Settings(runs_dir=tmp_path, tier="screened")) as tools:
+            first = tools.update(slow, "version 1", None)  # judged when the session ends, as nobody benches it
+            with service_client(tmp_path) as client:
+                ends = time.monotonic() + 60
+                while "kerneltune_sessions 0\n" not in client.get("/metrics").text and time.monotonic() < ends:
+                    time.sleep(0.02)
+                assert "kerneltune_runs_under_way 1\n" in client.get("/metrics").text
+            return [first, tools.update(KERNEL, "version 2", 1)]
+
+    async def scenario() -> list[int | str]:
+        service_socket(tmp_path).parent.mkdir()
+        async with hurried(tmp_path, HttpTimes(idle_s=0.5), 64, service_socket(tmp_path), tmp_path):
+            return await asyncio.to_thread(edit)
+
+    assert asyncio.run(scenario()) == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

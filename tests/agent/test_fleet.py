@@ -19,7 +19,18 @@ from typing import Any
 import pytest
 
 from benchmarks.chaos import judges_of
-from kerneltune.agent.commands.fleet import CPU, Fleet, JudgeAnswer, JudgeFacts, JudgeSetup, left_out, packed, unpacked
+from kerneltune.agent.commands.fleet import (
+    CPU,
+    Fleet,
+    FleetJudge,
+    JudgeAnswer,
+    JudgeFacts,
+    JudgeLost,
+    JudgeSetup,
+    left_out,
+    packed,
+    unpacked,
+)
 from kerneltune.agent.commands.session import Session, Workshop, session, workshop
 from kerneltune.agent.events import Proposed, RunStarted
 from kerneltune.agent.record.store import Store
@@ -114,6 +125,48 @@ def test_the_last_judge_is_not_replaced_by_a_gpu_of_another_model_and_then_no_gp
     assert any("times of a NVIDIA H100 80GB HBM3 do not compare with those of a NVIDIA H200" in one for one in said)
     with pytest.raises(GpuLost, match="no judge is left"):
         fleet.judge_of(1)  # which the other slot asks for
+
+
+class _LostMeanwhile(list[FleetJudge]):
+    """Judges that are lost as soon as somebody has looked at them."""
+
+    def __iter__(self) -> Iterator[FleetJudge]:
+        there = [self[at] for at in range(len(self))]
+        self.clear()
+        return iter(there)
+
+
+def test_a_fresh_judge_of_another_model_is_left_out_also_while_another_one_is_lost() -> None:
+    said: list[str] = []
+    cluster = _Cluster(judge(1, "NVIDIA H100 80GB HBM3", 2900.0), judge(0))
+    fleet = Fleet(cluster, "GPU", JudgeSetup("", False, False, None), said.append)
+    fleet.judges = _LostMeanwhile(fleet._begun(1, 1.0))
+    with pytest.raises(Unfit, match="no judge of the cluster can be used"):
+        fleet._begun(1, 1.0)
+    assert ["do not compare" in one for one in said] == [True]
+
+
+class _Queue(_Cluster):
+    """A judge that answers each call when its time has come, which the call says by the monotonic clock."""
+
+    def wait(self, calls: list[Any], timeout: float = 0.0, **_: Any) -> tuple[list[Any], list[Any]]:
+        left_s = calls[0] - time.monotonic()
+        time.sleep(max(0.0, min(left_s, timeout)))
+        return ([], calls) if left_s > timeout else (calls, [])
+
+    def get(self, call: object) -> bytes:
+        return packed(JudgeAnswer())
+
+
+def test_a_judge_that_answers_other_slots_meanwhile_is_not_lost_and_a_silent_one_is() -> None:
+    fleet = Fleet(_Queue(), "GPU", JudgeSetup("", False, False, None), lambda _: None)
+    shared, began_s = FleetJudge(None, judge(0), {0, 1}), time.monotonic()
+    other = threading.Thread(target=fleet.ask, args=[shared, began_s + 1.0, 1.5])
+    other.start()
+    assert fleet.ask(shared, began_s + 2.0, 1.5)[0] == JudgeAnswer()
+    other.join()
+    with pytest.raises(JudgeLost, match=r"no answer within 0\.2 s"):
+        fleet.ask(shared, time.monotonic() + 10.0, 0.2)
 
 
 # What travels ---------------------------------------------------------------------------------------------------------

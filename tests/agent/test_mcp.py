@@ -195,6 +195,20 @@ def test_a_call_that_is_cancelled_gives_up_what_it_had_under_way(begun: workers.
     told(begun, tmp_path, story)
 
 
+def test_a_wait_that_is_cancelled_leaves_its_result_to_the_next(begun: workers.Workers, tmp_path: Path) -> None:
+    async def story(agent: Client) -> None:
+        answer = await call(agent, "start", task="softmax")
+        while answer["state"] == "running":
+            answer = await call(agent, "wait")
+        assert (await call(agent, "update", rationale="takes minutes", source=SLOW))["state"] == "running"
+        with anyio.move_on_after(0.5):
+            await call(agent, "wait")
+        answer = await call(agent, "wait")
+        assert "attempt 1 was skipped" in answer["text"], answer
+
+    told(begun, tmp_path, story, soon_s=2.0)
+
+
 def test_a_run_of_a_shared_service_ends_whose_client_no_longer_waits_for_its_name(
     begun: workers.Workers, tmp_path: Path
 ) -> None:

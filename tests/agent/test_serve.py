@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import io
 import itertools
 import json
 import os
@@ -31,6 +32,7 @@ from starlette.requests import Request
 
 from kerneltune.agent.attempt import Controls
 from kerneltune.agent.commands import kernelgym, service_socket
+from kerneltune.agent.commands.bench import FilesView, bench_opened, from_bytes
 from kerneltune.agent.commands.http_server import (
     ENDPOINTS,
     MOST_BODY_BYTES,
@@ -56,13 +58,13 @@ from kerneltune.agent.commands.service import (
     Turn,
 )
 from kerneltune.agent.commands.session import Patience, Session, memory_is_short, session, workshop
-from kerneltune.agent.events import Judged, RunEnded
+from kerneltune.agent.events import Judged, RunEnded, Verified
 from kerneltune.agent.models.types import ModelRequest, NoLongerWanted
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Settings, environment
 from kerneltune.tools.bench import CpuBench
 from kerneltune.tools.sandbox import workers
-from kerneltune.tools.schema.errors import UsageError
+from kerneltune.tools.schema.errors import Unfit, UsageError
 from kerneltune.tools.schema.messages import BASELINES
 from kerneltune.tools.schema.verdict import evaluator_sha256
 from kerneltune.tools.task.load import TaskFile, find_task
@@ -437,6 +439,27 @@ def test_what_was_never_judged_cannot_be_judged_again_and_that_is_no_failure_of_
     assert answer.status_code == 409, answer.text
     assert "never got a verdict" in answer.json()["error"]
     service.ask("DELETE", session)
+
+
+def test_a_verification_that_a_service_gives_up_at_its_end_is_neither_waited_for_nor_stored(
+    tmp_path: Path, forked_workers: None
+) -> None:
+    settings, view = Settings(runs_dir=tmp_path), FilesView(io.StringIO(), io.StringIO(), total=1)
+    candidates = [from_bytes("endless", ENDLESS.encode())]
+    with workers.begun() as begun, Service(settings, NOBODY, begun) as service:
+
+        def judge(opened: Session, store: Store) -> int:
+            return bench_opened(opened, candidates, settings, view, store, Controls())
+
+        service.bench(SOFTMAX, judge, Controls(), Patience(trace_s=1.0)).result()
+        attempt_id = view.judged[0].attempt_id
+        verifying = service.verify(attempt_id)
+        time.sleep(5)  # it is traced, for a minute
+        service.give_up()
+        with pytest.raises(Unfit, match="given up"):
+            verifying.result(20)
+    with Store.open(tmp_path) as store:
+        assert not [e for e in store.load_events(attempt_id.partition("/")[0]) if isinstance(e, Verified)]
 
 
 def test_a_judge_that_dies_is_an_error_of_the_call_and_the_next_session_has_a_fresh_one(service: Served) -> None:
@@ -1051,6 +1074,29 @@ def test_a_task_is_open_once_and_the_least_recently_used_goes_when_there_are_mor
         assert len(tasks) == 0
 
 
+def test_a_task_that_does_not_close_in_order_keeps_no_other_open(tmp_path: Path, forked_workers: None) -> None:
+    files = [tmp_path / f"{name}.py" for name in ("first", "second", "third")]
+    for file in files:
+        file.write_text(REFERENCE)
+    with workers.begun() as begun, workshop(Settings(), lambda _: None, begun) as shop:
+        closed: list[str] = []
+
+        @contextlib.contextmanager
+        def opened(file: TaskFile, patience: Patience) -> Iterator[Session]:
+            with session(shop, file, patience) as one:
+                yield one
+            closed.append(file.name)
+            raise OSError(f"{file.name} does not close")
+
+        tasks = OpenTasks(opened, 32, lambda: False)
+        for file in files:
+            with tasks.use(find_task(str(file))):
+                pass
+        with pytest.raises(OSError, match="does not close"):
+            tasks.close()
+        assert sorted(closed) == ["first", "second", "third"]
+
+
 def test_tasks_that_nobody_uses_are_closed_one_by_one_until_there_is_memory_for_the_next(
     tmp_path: Path, forked_workers: None
 ) -> None:
@@ -1155,6 +1201,23 @@ def test_a_session_that_nobody_uses_ends_in_order_and_one_that_is_watched_stays(
         with Store.open(tmp_path / "runs") as store:
             ends = [e.why for e in store.load_events(begun[0]["run_id"]) if isinstance(e, RunEnded)]
         assert ends == ["stopped"]
+
+    asyncio.run(scenario())
+
+
+def test_a_session_does_not_end_while_a_call_of_its_client_arrives(tmp_path: Path, forked_workers: None) -> None:
+    async def scenario() -> None:
+        async with hurried(tmp_path, HttpTimes(idle_s=0.5), 64) as client:
+            session = (await client.post("/sessions", json={"reference_code": REFERENCE})).json()["session"]
+            body = json.dumps({"name": "update", "arguments": BROKEN}).encode()
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "hurried.sock")
+            asked = post(f"/sessions/{session}/call", body, len(body)).replace(b"\r\n", b"\r\nconnection: close\r\n", 1)
+            writer.write(asked[:-10])
+            await asyncio.sleep(1.5)
+            writer.write(asked[-10:])
+            answer = await asyncio.wait_for(reader.read(), 60)
+            writer.close()
+            assert json.loads(answer.partition(b"\r\n\r\n")[2])["attempt"]["number"] == 1, answer
 
     asyncio.run(scenario())
 

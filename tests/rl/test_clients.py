@@ -255,34 +255,73 @@ def test_a_turn_ends_with_the_speech_that_made_a_new_attempt_however_many_calls_
     assert json.loads(done.stdout) == [[0, 3], [[1], [2]]]
 
 
+VERL = {"base_tool": "class BaseTool: pass", "schemas": "class ToolResponse: pass"}  # what is imported of it
+SCORE = """
+from kernel_service import Fault
+from kernel_verl import compute_score
+for rewards in ([0.0, 1.0, float("nan")], [0.0, 0.0], [float("nan")] * 2, [0.0, float("nan")]):
+    try:
+        print(compute_score("kerneltune", "Done.", "", {"tool_rewards": rewards}))
+    except Fault as error:
+        print(error)
+"""
+
+
+def test_calls_of_a_tool_that_had_no_answer_make_no_zero(answers: type[_Answers], tmp_path: Path) -> None:
+    (tmp_path / "verl" / "tools").mkdir(parents=True)
+    for name, text in VERL.items():
+        (tmp_path / "verl" / "tools" / f"{name}.py").write_text(text)
+    told = subprocess.run(
+        [sys.executable, "-S", "-c", SCORE],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(FOLDER), str(tmp_path)])},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    unknown = "nobody knows what the 2 calls of the tool are worth"
+    assert (told, answers.calls) == (["1.0", "0.0", unknown, "0.0"], 0)
+
+
+def looped(loop: str, folder: Path, service: str, *words: str) -> None:
+    """Let a trainer's own loop run in its environment."""
+    python, rows = Path(VENVS) / loop.partition("-")[0] / "bin" / "python", folder / "rows.jsonl"
+    create = {"task": "softmax", "language": "triton", "reference_code": None}
+    kwargs = {"bench": {"create_kwargs": create}}
+    extra = {"module_name": "softmax", "type": "builtin", "uuid": "1", "tools_kwargs": kwargs}
+    prompt = [{"role": "system", "content": "You write kernels."}, {"role": "user", "content": "Task softmax."}]
+    row = {"data_source": "kerneltune", "prompt": prompt, "extra_info": extra}
+    rows.write_text(json.dumps(row | {"reward_model": {"style": "rule", "ground_truth": REFERENCE}}) + "\n")
+    done = subprocess.run(
+        [str(python), str(ROOT / "benchmarks" / "trainers.py"), loop, str(rows), *words],
+        env=os.environ | {"KERNELTUNE_SERVICE": service, "PYTHONPATH": str(FOLDER)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert f"{loop}: passed" in done.stdout
+
+
+needs_trainers = pytest.mark.skipif(
+    not VENVS, reason="KERNELTUNE_TRAINERS names no folder with an environment for each trainer"
+)
+
+
 @pytest.mark.train
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(not VENVS, reason="KERNELTUNE_TRAINERS names no folder with an environment for each trainer")
+@needs_trainers
 @pytest.mark.parametrize("words", [[], ["down"]], ids=["there", "down"])
 @pytest.mark.parametrize("loop", ["trl", "trl-turns", "verl", "verifiers", "openenv", "inspect"])
 def test_a_trainer_s_own_loop_gets_its_rewards(loop: str, words: list[str], tmp_path: Path) -> None:
-    python = Path(VENVS) / loop.partition("-")[0] / "bin" / "python"
-    rows = tmp_path / "rows.jsonl"
     with served(tmp_path) as service:
-        create = {"task": "softmax", "language": "triton", "reference_code": None}
-        extra = {
-            "module_name": "softmax",
-            "type": "builtin",
-            "uuid": "1",
-            "tools_kwargs": {"bench": {"create_kwargs": create}},
-        }
-        prompt = [{"role": "system", "content": "You write kernels."}, {"role": "user", "content": "Task softmax."}]
-        row = {
-            "data_source": "kerneltune",
-            "prompt": prompt,
-            "reward_model": {"style": "rule", "ground_truth": REFERENCE},
-        }
-        rows.write_text(json.dumps(row | {"extra_info": extra}) + "\n")
-        done = subprocess.run(
-            [str(python), str(ROOT / "benchmarks" / "trainers.py"), loop, str(rows), *words],
-            env=os.environ | {"KERNELTUNE_SERVICE": f"unix:{service.path}", "PYTHONPATH": str(FOLDER)},
-            capture_output=True,
-            text=True,
-        )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert f"{loop}: passed" in done.stdout
+        looped(loop, tmp_path, f"unix:{service.path}", *words)
+
+
+@pytest.mark.train
+@pytest.mark.timeout(900)
+@needs_trainers
+@pytest.mark.parametrize("loop", ["verifiers", "inspect"])
+def test_a_rollout_whose_reward_cannot_be_had_gives_its_place_back(
+    answers: type[_Answers], loop: str, tmp_path: Path
+) -> None:
+    looped(loop, tmp_path, os.environ["KERNELTUNE_SERVICE"], "faulty")
+    assert (answers.calls > 1, answers.sessions) == (True, 0)

@@ -4,12 +4,13 @@ import math
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from kerneltune.agent.attempt import Attempt, LlmTurn
+from kerneltune.agent.attempt import Attempt, LlmTurn, RunStart
 from kerneltune.agent.export.rewards import ReturnGroups, RewardedTurn, group_of, returns, reward_of, turns_of
 from kerneltune.agent.export.rl_formats import RlTurns
 from kerneltune.tools.schema.errors import UsageError
@@ -103,6 +104,15 @@ def test_what_a_model_derives_from_an_attempt_of_no_conversation_is_a_rollout_of
     turns = turns_of(run_of(child(1, None, 1.0), derived, child(3, 2, 2.0)), stated, 0.5)
     found = {t.attempts[0].number: (t.number, t.to_go) for t in turns}
     assert found == {1: (1, 1.0), 2: (1, 5.0), 3: (3, 2.0)}
+
+
+def test_what_a_run_began_with_is_no_turn_and_what_is_derived_from_it_the_first_generation() -> None:
+    start = replace(child(1, None, 5.0), origin=RunStart("mine.py"))
+    as_ptx = replace(child(2, 1, 6.0), origin=RunStart("mine.py", as_ptx=True))
+    turns = turns_of(run_of(start, as_ptx, child(3, 2, 1.0), child(4, 3, 2.0), paying(5, 1, 3.0)), stated, 0.5)
+    assert [(t.conversation, t.number, t.attempts[0].number, t.reward, t.to_go) for t in turns] == [
+        ("1", 1, 5, 3.0, 3.0), ("", 1, 3, 1.0, 2.0), ("", 2, 4, 2.0, 2.0)
+    ]  # fmt: skip
 
 
 def test_an_unknown_child_makes_its_ancestors_unknown_and_no_other() -> None:

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+import threading
+import time
+from pathlib import Path, PosixPath
 
 import pytest
 
@@ -132,6 +134,35 @@ def test_one_process_holds_a_run_once(tmp_path: Path) -> None:
         pass
     with alive(tmp_path / "run"):
         pass
+
+
+class _Slow(PosixPath):
+    """A folder that takes long to be looked up."""
+
+    def __hash__(self) -> int:
+        time.sleep(0.1)
+        return super().__hash__()
+
+
+def test_of_two_threads_that_want_a_run_at_once_one_is_refused(tmp_path: Path) -> None:
+    both, came = threading.Barrier(2), list[str]()
+
+    def claim() -> None:
+        both.wait()
+        try:
+            with alive(_Slow(tmp_path)):
+                came.append("held")
+                both.wait()
+        except StoreError:
+            came.append("refused")
+            both.wait()
+
+    threads = [threading.Thread(target=claim) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(came) == ["held", "refused"]
 
 
 def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
