@@ -83,6 +83,7 @@ _ANSWER_TIMEOUT_S = ANSWER_LIMIT_S + 30.0  # one operator of torch's cannot be i
 _MOST_INPUT_BYTES = 1 << 36  # of a task that is trusted
 _MOST_KNOWN = 1024
 _LASTING = (Status.REJECTED, Status.WRONG, Status.CHECKED)  # the others may be the machine's fault
+Told = TypeVar("Told")
 _OWN_FAULT = 1  # the exit status of a worker that an exception of ours ended
 
 
@@ -90,20 +91,25 @@ def ask_judge(
     judge: Worker,
     task: str,
     request: Any,
+    wanted: type[Told],
     blobs: Sequence[bytes] = (),
     *,
     timeout_s: float = _ANSWER_TIMEOUT_S,
     max_fds: int = 0,
-) -> WireMessage:
-    """What the CPU judge answers. Raises TaskError when the task's own code ends it, or takes too long: its worker has
-    ended then."""
+) -> tuple[Told, WireMessage]:
+    """What the CPU judge answers, and the message that it came in. Raises TaskError when the task's own code ends it,
+    takes too long or speaks in its place: its worker has ended then."""
     try:
-        return judge.call(
+        message = judge.call(
             encode(request), list(blobs), timeout_s=timeout_s, max_fds=max_fds, max_blob_bytes=_MOST_INPUT_BYTES
         )
+        return decode(wanted, message.body), message
     except WorkerTimeout as error:
         raise TaskError(f"task {task}: its own code takes longer than {timeout_s:g} s") from error
-    except WorkerError as error:
+    except (WorkerError, DecodeError) as error:
+        if isinstance(error, DecodeError) or (judge.ended and error.exit_status is None):
+            judge.kill()
+            raise TaskError(f"task {task}: its own code speaks in its judge's place: {error!s:.300}") from error
         if not _ended_by_task(error):
             raise
         raise _ended(task, error) from error
@@ -210,7 +216,7 @@ class CpuBench:
             wrong = _PROBLEMS.get(reply.problem, (None, None))[0] is Status.WRONG
             return _not_run(reply, plan.case, case_in_words(self.task, plan.case), seen.results) if wrong else None
         compare = Compare(plan.case, "own", plan_hash(plan), reply.outputs, sampled=True)
-        judgement = decode(ComparisonReply, ask_judge(self.judge, self.task.name, compare, blobs).body)
+        judgement, _ = ask_judge(self.judge, self.task.name, compare, ComparisonReply, blobs)
         if judgement.problem:
             seen.timed_shape = {"not_run": judgement.problem}
             return None
@@ -236,8 +242,8 @@ class CpuBench:
         """Have the inputs of the timed shape drawn, once; why there are none, "" where there are."""
         if self._drawn is None:
             request = NewInputs(self.task.main.name, "own", "", sampled=True)
-            message = ask_judge(self.judge, self.task.name, request, max_fds=1)
-            self._drawn = decode(PreparedInputs, message.body)
+            drawn, message = ask_judge(self.judge, self.task.name, request, PreparedInputs, max_fds=1)
+            self._drawn = drawn
             if message.fds:
                 self._memory = message.fds[0]
                 weakref.finalize(self, os.close, self._memory)
@@ -247,8 +253,8 @@ class CpuBench:
         """Judge one case with its batteries; adds to what was `seen`, returns a verdict when it is not right."""
         sha256, results = plan_hash(plan), seen.results
         for battery in self._batteries(plan.case):
-            prepared = ask_judge(self.judge, self.task.name, NewInputs(plan.case, battery, sha256))
-            inputs = decode(PreparedInputs, prepared.body)
+            draw = NewInputs(plan.case, battery, sha256)
+            inputs, prepared = ask_judge(self.judge, self.task.name, draw, PreparedInputs)
             if inputs.problem:
                 return task_failed(inputs.problem)
             if not inputs.applies:
@@ -259,8 +265,8 @@ class CpuBench:
                 verdict = _not_run(reply, plan.case, case_in_words(self.task, plan.case), results)
                 slow = verdict.status is Status.TIMED_OUT and not self.task.case(plan.case).runs_on_cpu
                 return replace(verdict, status=Status.UNCHECKED) if slow else verdict
-            judged = ask_judge(self.judge, self.task.name, Compare(plan.case, battery, sha256, reply.outputs), blobs)
-            judgement = decode(ComparisonReply, judged.body)
+            compare = Compare(plan.case, battery, sha256, reply.outputs)
+            judgement, _ = ask_judge(self.judge, self.task.name, compare, ComparisonReply, blobs)
             if judgement.problem:
                 return task_failed(judgement.problem)
             result = judgement.result

@@ -40,7 +40,7 @@ from kerneltune.tools.sandbox.confine import available
 from kerneltune.tools.sandbox.linux import memory_bytes
 from kerneltune.tools.sandbox.wire import Enforced
 from kerneltune.tools.sandbox.workers import Machine, Worker
-from kerneltune.tools.schema.codec import Json, decode, encode
+from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.errors import CaseFailed, TaskError, Unconfined
 from kerneltune.tools.schema.gpus import DEFAULT_ARCH, ceilings_path, load_ceilings
 from kerneltune.tools.schema.messages import BASELINES, Baselines, Open, Opened
@@ -324,7 +324,7 @@ def open_task(
     """The task as data, described by the CPU judge, what that has against it, and its small case. Raises TaskError,
     CaseFailed among them."""
     request = Open(task_file.name, str(task_file.path), task_file.sha256, gpu_memory_bytes)
-    opened = decode(Opened, ask_judge(judge, task_file.name, request, timeout_s=timeout_s).body)
+    opened, _ = ask_judge(judge, task_file.name, request, Opened, timeout_s=timeout_s)
     if opened.task is None:
         problem = opened.problem or f"{task_file.path} cannot be used as a task"
         raise CaseFailed(problem, opened.failed_case) if opened.failed_case else TaskError(problem)

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from kerneltune.agent.commands.session import open_task
 from kerneltune.tools.bench import CpuBench, ask_judge
 from kerneltune.tools.judge.correctness.inputs import derived
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.service import cpu_judge
 from kerneltune.tools.sandbox import workers
 from kerneltune.tools.sandbox.workers import Machine, Worker
-from kerneltune.tools.schema.codec import decode, encode
+from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import TaskError, Unfit
-from kerneltune.tools.schema.messages import NewInputs, Open, Opened
+from kerneltune.tools.schema.messages import Compare, NewInputs, Open, Opened
 from kerneltune.tools.schema.task import BATTERIES
 from kerneltune.tools.schema.verdict import LIMITATIONS, NOT_IN_FULL, Cause, LimitationKind, Status, Verdict
 from kerneltune.tools.task.load import read_task
@@ -431,7 +432,7 @@ def test_a_task_that_exits_is_a_task_s_error_and_the_judge_lives_on(
     path.write_text(TWICE.replace(place, "os._exit(3)").replace("FORWARD", "pass").replace("INPUTS", "pass"))
     with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
         for _ in range(2):
-            opened = decode(Opened, ask_judge(judge, "task", Open("task", str(path), read_task(path).sha256)).body)
+            opened, _ = ask_judge(judge, "task", Open("task", str(path), read_task(path).sha256), Opened)
             assert opened.problem is not None
             assert f"{path}, line" in opened.problem
             assert "os._exit(3)" in opened.problem
@@ -448,6 +449,56 @@ def test_a_task_that_ends_the_judge_s_process_is_named_in_the_error(judge: Judge
         judge(task, TWICE_KERNEL)
 
 
+SPEAKS = """
+import socket, struct
+def say(text):
+    for fd in range(3, 64):
+        try:
+            socket.socket(fileno=os.dup(fd)).send(struct.pack("<Q", len(text)) + text)
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"m": {"problem": 7}, "b": [], "f": 0}', b'{"m": {}, "b": [], "f": 9}', b"nonsense"]
+)
+def test_a_task_that_speaks_in_its_judge_s_place_is_named_in_the_error(
+    machine: Machine, tmp_path: Path, text: bytes
+) -> None:
+    path = tmp_path / "task.py"
+    speaks = TWICE.replace("FORWARD", "pass").replace("INPUTS", f"say({text!r})")
+    path.write_text(speaks.replace("class Model", SPEAKS + "class Model"))
+    with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
+        with pytest.raises(TaskError, match="task task: its own code speaks in its judge's place: "):
+            open_task(judge, read_task(path))
+        assert judge.exited.is_set()
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"$blob": 3, "dtype": "float32", "shape": [64, 64]},
+        {"$blob": 0, "dtype": "float32", "shape": [64, 65]},
+        {"$blob": 0, "dtype": "float64", "shape": [64, 64]},
+        {"$blob": 0, "dtype": "save", "shape": [64, 64]},
+        {"$blob": 0, "dtype": "float32", "shape": [1 << 80]},
+        {"$dict": [3]},
+        {"$blob": "x"},
+    ],
+)
+def test_outputs_that_are_none_cost_their_candidate_its_verdict_and_not_the_judge(
+    tmp_path: Path, outputs: Json
+) -> None:
+    path = tmp_path / "task.py"
+    path.write_text(TWICE.replace("FORWARD", "pass").replace("INPUTS", "pass"))
+    judge = cpu_judge.CpuJudge()
+    judge.open(Open("task", str(path), read_task(path).sha256))
+    judge.new_inputs(NewInputs("main", "own", "0" * 64))
+    told = judge.compare(Compare("main", "own", "0" * 64, outputs), [bytes(4 * 64 * 64)])
+    assert "the interpreter's reply makes no sense" in str(told.problem)
+
+
 @pytest.mark.parametrize("place", ["FORWARD", "INPUTS"])
 def test_a_task_that_fails_after_it_was_described_costs_a_verdict_and_not_the_judge(
     machine: Machine, tmp_path: Path, place: str
@@ -456,7 +507,7 @@ def test_a_task_that_fails_after_it_was_described_costs_a_verdict_and_not_the_ju
     fails = f"1 / (not os.path.exists({str(broken)!r}))"
     path.write_text(TWICE.replace(place, fails).replace("FORWARD", "pass").replace("INPUTS", "pass"))
     with machine.trusted("kerneltune.tools.judge.service.cpu_judge:main") as judge:
-        opened = decode(Opened, ask_judge(judge, "task", Open("task", str(path), read_task(path).sha256)).body)
+        opened, _ = ask_judge(judge, "task", Open("task", str(path), read_task(path).sha256), Opened)
         assert opened.task is not None
         update = Updater(opened.task, "sm_90", machine.tracer, machine.compiler).update(HEADER + TWICE_KERNEL)
         bench = CpuBench(opened.task, judge, machine.interpreter)

@@ -353,7 +353,7 @@ def landlock_abi() -> int:
 
 
 def landlock(rules: Iterable[tuple[Path, Access]], *, abi: int, scopes: int) -> None:
-    """Confine to the named paths (those that do not exist are skipped), without TCP, with `scopes` closed."""
+    """Confine to the named paths (those that cannot be opened are skipped), without TCP, with `scopes` closed."""
     fs = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(abi, 16)) - 1
     attribute = _Ruleset(fs, 3 if abi >= 4 else 0, scopes if abi >= 6 else 0)
     size = ctypes.c_size_t(8 if abi < 4 else 16 if abi < 6 else 24)
@@ -361,15 +361,17 @@ def landlock(rules: Iterable[tuple[Path, Access]], *, abi: int, scopes: int) -> 
     ruleset = _check(_libc().syscall(number, ctypes.byref(attribute), size, ctypes.c_uint32(0)), "landlock")
     try:
         for path, access in rules:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                _allow_path(ruleset, path, access & fs)
+            _allow_path(ruleset, path, access & fs)
         _check(_libc().syscall(ctypes.c_long(_LANDLOCK_RESTRICT), ruleset, ctypes.c_uint32(0)), "landlock")
     finally:
         os.close(ruleset)
 
 
 def _allow_path(ruleset: int, path: Path, access: int) -> None:
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
     try:
         allowed = access if path.is_dir() else access & _FILE_RIGHTS
         rule = _PathRule(allowed, fd)

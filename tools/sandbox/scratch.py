@@ -3,8 +3,9 @@
 import contextlib
 import fcntl
 import os
-import shutil
+import secrets
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -22,7 +23,7 @@ class ScratchFolder:
 
     def close(self) -> None:
         """Remove it with all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove(self.path)
         with contextlib.suppress(OSError):
             os.close(self._lock)
 
@@ -72,6 +73,56 @@ def _remove_left(folder: Path) -> None:
     try:
         if os.fstat(lock).st_uid == os.geteuid():
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
     finally:
         os.close(lock)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder with all that is in it, as far as the system lets us, whatever a hostile process left there:
+    folders without rights, or thousands inside of each other. So each is moved up to the first before it is emptied,
+    and no link is followed."""
+    with contextlib.suppress(OSError):
+        top = _opened(str(folder))
+        try:
+            waiting = [*_cleared(top, top)]
+            while waiting:
+                waiting += _removed(waiting.pop(), top)
+        finally:
+            os.close(top)
+        folder.rmdir()
+
+
+def _removed(name: str, top: int) -> list[str]:
+    """Remove a folder in the first one; returns the folders that lay in it, which are there now."""
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        folder = _opened(name, top)
+        try:
+            found += _cleared(folder, top)
+        finally:
+            os.close(folder)
+        os.rmdir(name, dir_fd=top)
+    return found
+
+
+def _cleared(folder: int, top: int) -> Iterator[str]:
+    """Remove the files in a folder, and move the folders in it to `top`; yields their new names."""
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):
+            try:
+                os.unlink(name, dir_fd=folder)
+            except IsADirectoryError:
+                os.close(_opened(name, folder))  # to move it takes the right to write to it
+                os.rename(name, moved := secrets.token_hex(8), src_dir_fd=folder, dst_dir_fd=top)
+                yield moved
+
+
+def _opened(name: str, at: int | None = None) -> int:
+    """A folder's descriptor, once its owner may do everything. Raises OSError, for a link as well."""
+    path = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    try:
+        os.chmod(f"/proc/self/fd/{path}", 0o700)
+        return os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(path)

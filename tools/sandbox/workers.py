@@ -9,7 +9,6 @@ import contextlib
 import importlib.util
 import itertools
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -27,7 +26,7 @@ from kerneltune.tools.sandbox import bubblewrap, wire
 from kerneltune.tools.sandbox.bubblewrap import NamespaceHolder
 from kerneltune.tools.sandbox.linux import Access, lasting_parent
 from kerneltune.tools.sandbox.rules import Profile, Rule, beside
-from kerneltune.tools.sandbox.scratch import ScratchFolder
+from kerneltune.tools.sandbox.scratch import ScratchFolder, remove
 from kerneltune.tools.sandbox.wire import Enforced, ResourceLimits, SpawnRequest
 from kerneltune.tools.schema.codec import Json, decode, encode, plain
 from kerneltune.tools.schema.errors import KerneltuneError, Unconfined, Unfit, WorkerError, WorkerTimeout
@@ -344,7 +343,7 @@ class ForkServer:
         """Drop a finished worker and what it wrote."""
         self._workers.pop(worker.number, None)
         if folder := self._scratches.pop(worker.number, None):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
 
 
 class Workers:

@@ -27,7 +27,7 @@ from kerneltune.tools.backends.runner_messages import (
 from kerneltune.tools.judge.execution.runner_link import RunnerFailed, RunnerLink, Runners, pass_runner, receive_runner
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import encode
-from kerneltune.tools.schema.errors import WorkerTimeout
+from kerneltune.tools.schema.errors import Unfit, WorkerTimeout
 from kerneltune.tools.schema.plan import Plan
 from kerneltune.tools.schema.verdict import Status
 
@@ -280,11 +280,14 @@ class Pool:
 
     def __init__(self) -> None:
         self.ours, self.judges = socket.socketpair()
+        self.most = 99  # runners that can be started
         self.lines: list[socket.socket] = []
         self.killed: list[int] = []
         self.runners = Runners(self.ours, self._start, self._end)
 
     def _start(self, line: socket.socket) -> int:
+        if len(self.lines) == self.most:
+            raise Unfit("no further process can be started here")
         self.lines.append(line.dup())
         return len(self.lines) - 1
 
@@ -335,6 +338,18 @@ def test_a_spare_that_died_while_it_waited_is_replaced(pool: Pool) -> None:
     pool.runners.need()
     assert pool.judges_runner() == 2
     assert pool.killed == [0, 1]
+
+
+def test_a_spare_that_does_not_start_takes_nothing_from_the_runner_at_hand(pool: Pool) -> None:
+    pool.most = 1
+    pool.runners.need()
+    assert pool.judges_runner() == 0
+    with pytest.raises(Unfit):
+        pool.runners.need()
+    pool.most = 3
+    pool.runners.need()
+    assert pool.judges_runner() == 1
+    assert pool.runners.started == 3
 
 
 def test_closing_ends_the_runner_and_the_spare(pool: Pool) -> None:

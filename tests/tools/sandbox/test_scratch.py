@@ -77,3 +77,35 @@ def test_nobody_s_folder_is_taken_by_others_that_begin_at_the_same_moment(tmp_pa
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(begin, range(1000)))
     assert list(tmp_path.iterdir()) == []
+
+
+HOSTILE = """
+import os, sys
+from pathlib import Path
+from kerneltune.tools.sandbox.scratch import ScratchFolder
+if os.geteuid() == 0:  # for whom modes do not count
+    os.chown(sys.argv[1], 65534, 65534)
+    os.setgid(65534)
+    os.setuid(65534)
+outside = Path(sys.argv[1], "outside")
+outside.mkdir()
+outside.chmod(0o500)
+with ScratchFolder(Path(sys.argv[1])) as mine:
+    (mine / "link").symlink_to(outside)
+    (mine / "a" / "b").mkdir(parents=True)
+    (mine / "a" / "b" / "file").touch()
+    for closed in (mine / "a" / "b", mine / "a"):
+        closed.chmod(0)
+    os.chdir(mine)
+    for _ in range(3000):
+        os.mkdir("deep")
+        os.chdir("deep")
+    os.chdir("/")
+print(sorted(os.listdir(sys.argv[1])), oct(outside.stat().st_mode))
+"""
+
+
+def test_folders_without_rights_or_thousands_deep_are_removed_and_no_link_is_followed() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        told = subprocess.run([sys.executable, "-c", HOSTILE, place], capture_output=True, text=True)
+    assert told.stdout.strip() == "['outside'] 0o40500", told.stderr[-2000:]

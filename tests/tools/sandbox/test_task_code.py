@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from kerneltune.agent.commands.session import open_task
 from kerneltune.tools.bench import CPU_JUDGE
-from kerneltune.tools.sandbox import workers
+from kerneltune.tools.sandbox import rules, workers
 from kerneltune.tools.sandbox.confine import available
 from kerneltune.tools.sandbox.rules import Profile, beside
 from kerneltune.tools.schema.errors import TaskError
@@ -51,6 +52,8 @@ forbidden = {{
     "by a link to a hidden file": lambda: open(HERE + "/plain").read(),
     ".env": lambda: open(HERE + "/.env").read(),
     "the record": lambda: open(HERE + "/runs/runs.db").read(),
+    "a hidden file further down": lambda: open(HERE + "/data/part/.env").read(),
+    "a record further down": lambda: open(HERE + "/data/runs/runs.db").read(),
     "environment of the supervisor": lambda: open("/proc/{pid}/environ").read(),
     "memory of the fork server": lambda: open(f"/proc/{{os.getppid()}}/mem"),
     "write beside itself": lambda: open(HERE + "/new", "w"),
@@ -66,17 +69,20 @@ forbidden = {{
     "limits": lambda: __import__("resource").setrlimit(7, (64, 64)),
 }}
 allowed = {{
-    "beside": beside,
-    "weights": lambda: open(HERE + "/data/weights").read(),
-    "scratch": scratch,
-    "what it keeps": lambda: open(OUTSIDE + "/kept/new", "w").write("x"),
-    "program": lambda: subprocess.run(["sh", "-c", "echo hello"], capture_output=True, text=True).stdout,
-    "pair": lambda: [end.close() for end in socket.socketpair()],
+    "beside": (beside, 7),
+    "weights": (lambda: open(HERE + "/data/weights").read(), "weights"),
+    "beside what is hidden": (lambda: open(HERE + "/data/part/weights").read(), "weights"),
+    "below": (lambda: open(HERE + "/data/part/whole/further/weights").read(), "weights"),
+    "scratch": (scratch, 1),
+    "what it keeps": (lambda: open(OUTSIDE + "/kept/new", "w").write("x"), 1),
+    "program": (lambda: subprocess.run(["sh", "-c", "echo hello"], capture_output=True, text=True).stdout, "hello\\n"),
+    "pair": (lambda: [end.close() for end in socket.socketpair()], [None, None]),
 }}
 def look():
     secrets = [name for name in os.environ if "KEY" in name or "SECRET" in name]
     reached = [name for name, step in forbidden.items() if "Error" not in tried(step)]
-    return json.dumps([secrets, reached, {{name: tried(step) for name, step in allowed.items()}}])
+    refused = {{name: tried(step) for name, (step, wanted) in allowed.items() if tried(step) != repr(wanted)}}
+    return json.dumps([secrets, reached, refused])
 class Model(nn.Module):
     def forward(self, x):
         raise RuntimeError(look())
@@ -100,19 +106,29 @@ def get_init_inputs():
 """
 
 
+_BESIDE = {
+    ".env": "KEY=1",
+    "runs/runs.db": "a conversation",
+    "of_the_task.py": "VALUE = 7",
+    "data/weights": "weights",
+    "data/part/.env": "KEY=2",
+    "data/part/weights": "weights",
+    "data/part/whole/further/weights": "weights",
+    "data/runs/runs.db": "a conversation",
+}
+
+
 @pytest.fixture
 def evil(tmp_path: Path) -> Path:
     """A task's file, what it may read beside it, and what it may not."""
     outside, folder = tmp_path / "outside", tmp_path / "task"
-    for made in (outside, outside / "kept", folder, folder / "runs", folder / "data"):
-        made.mkdir()
+    (outside / "kept").mkdir(parents=True)
+    for name, text in _BESIDE.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
     (outside / "secret").write_text("a secret")
     (folder / "link").symlink_to(outside / "secret")
-    (folder / ".env").write_text("KEY=1")
     (folder / "plain").symlink_to(folder / ".env")
-    (folder / "runs" / "runs.db").write_text("a conversation")
-    (folder / "data" / "weights").write_text("weights")
-    (folder / "of_the_task.py").write_text("VALUE = 7")
     (folder / "evil.py").write_text(TASK.format(outside=str(outside), pid=os.getpid()))
     return folder / "evil.py"
 
@@ -132,16 +148,8 @@ def test_the_code_of_a_task_reads_its_folder_and_reaches_nothing_else(
         with pytest.raises(TaskError) as failure:
             open_task(judge, find_task(str(evil)))
         text = str(failure.value)
-    secrets, reached, allowed = json.loads(text[text.index("[[") : text.rindex("}]") + 2])
-    assert (secrets, reached) == ([], [])
-    assert allowed == {
-        "beside": "7",
-        "weights": "'weights'",
-        "scratch": "1",
-        "what it keeps": "1",
-        "program": "'hello\\n'",
-        "pair": "[None, None]",
-    }
+    secrets, reached, refused = json.loads(text[text.index("[[") : text.rindex("}]") + 2])
+    assert (secrets, reached, refused) == ([], [], {})
     assert not (evil.parent / "new").exists()
 
 
@@ -156,6 +164,21 @@ def test_of_a_folder_that_holds_more_than_a_project_only_files_are_readable(
     assert readable == {"task.py", "weights"}
 
 
+def test_what_is_hidden_where_python_imports_from_is_not_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (".env", "module.py", "package/.env", "package/module.py", "other/module.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = [path for path, use in rules.paths(Profile.TASK, None) if use & use.READ_FILE]
+    assert {str(path.relative_to(tmp_path)) for path in found if path.is_relative_to(tmp_path)} == {
+        "module.py",
+        "other",
+        "package/module.py",
+    }
+
+
 def test_the_record_beside_a_task_is_not_readable(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     folder.mkdir()
@@ -163,6 +186,25 @@ def test_the_record_beside_a_task_is_not_readable(tmp_path: Path) -> None:
         (folder / name).write_text("")
     readable = {path.name for path, access in beside(folder / "task.py") if access & access.READ_FILE}
     assert readable == {"task.py", "weights"}
+
+
+def test_of_a_project_without_an_end_what_lies_deepest_is_not_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("task.py", "few/weights", "few/deep/weights", *(f"many/{n}" for n in range(20))):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "loop").symlink_to("loop")
+
+    def readable() -> set[str]:
+        found = beside(tmp_path / "task.py")
+        return {str(path.relative_to(tmp_path)) for path, access in found if access & access.READ_FILE}
+
+    monkeypatch.setattr(rules, "MOST_ENTRIES", 12)
+    assert readable() == {"task.py", "few"}
+    shutil.rmtree(tmp_path / "many")
+    monkeypatch.setattr(rules, "MOST_ENTRIES", 5)
+    assert readable() == {"task.py", "few/weights"}
 
 
 def test_a_task_that_needs_a_file_from_elsewhere_is_told_where_it_may_lie(tmp_path: Path) -> None:

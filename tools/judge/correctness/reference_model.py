@@ -295,7 +295,9 @@ def blame(
         place = _place(task, error)
         message = f"{task.path}{place}: {what} failed: {type(error).__name__}: {text:.300}"
         if isinstance(error, PermissionError):
-            message += "; a task's code may read libraries and the folder of its file, and has no network"
+            message += (
+                "; a task's code has no network, and may read libraries and the folder of its file, nothing hidden"
+            )
         if is_out_of_memory(error):
             raise OutOfMemory(message, asked_for(error)) from error
         raise failed(message) from error

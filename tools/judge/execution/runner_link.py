@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from kerneltune.tools.backends.runner_messages import Failed, Load, Reply, Request, Setup, fits
 from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import DecodeError, decode, encode, one_line
-from kerneltune.tools.schema.errors import WorkerTimeout
+from kerneltune.tools.schema.errors import KerneltuneError, WorkerTimeout
 from kerneltune.tools.schema.verdict import Cause, Status
 
 START_S = 60.0
@@ -95,12 +95,14 @@ class Runners(Generic[R]):
         self._spare = self._spare or self._started()
 
     def need(self) -> None:
-        """What NeedRunner asks for: end the present runner, hand the judge the spare, start the next spare."""
+        """What NeedRunner asks for: end the present runner, hand the judge the spare, start the next spare; where that
+        cannot be started, who needs it is told then."""
         self.end()
         self._present, line = self._taken()
         with line:
             pass_runner(self._door, line)
-        self._spare = self._started()
+        with contextlib.suppress(KerneltuneError, OSError):
+            self._spare = self._started()
 
     def _taken(self) -> tuple[R, socket.socket]:
         if self._spare is None:

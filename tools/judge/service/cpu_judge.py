@@ -4,9 +4,10 @@ It draws inputs for a frozen plan and later compares what came back. Its caller 
 results, and the seed of inputs that have been judged; never answers.
 """
 
+import contextlib
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from kerneltune.tools.judge.correctness.sample import TimedSample, written_of
 from kerneltune.tools.judge.service.admission import too_large, warnings_of
 from kerneltune.tools.replay.replay import dtype_named
 from kerneltune.tools.sandbox import wire
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, one_line
 from kerneltune.tools.schema.errors import CaseFailed, TaskError
 from kerneltune.tools.schema.messages import (
     ANSWER_LIMIT_S,
@@ -97,7 +98,8 @@ class CpuJudge:
             return self._compare_sample(request, blobs)
         drawn = self._drawn[(request.plan_sha256, request.case, request.battery)]
         problem = self._problem(request.case)
-        actual = from_blobs(request.outputs, blobs)
+        with _of_a_reply():
+            actual = from_blobs(request.outputs, blobs)
         result = comparing.judge(problem, drawn, actual, case=request.case, battery=request.battery)
         return ComparisonReply(result, drawn.seed)
 
@@ -105,13 +107,11 @@ class CpuJudge:
         """Compare the elements that were written, as far as it can be computed what is right for them."""
         assert self._sample is not None
         shapes, written = [], []
-        try:
+        with _of_a_reply():
             for leaf in request.outputs:
                 shapes.append(torch.Size(leaf["shape"]))
                 at, dtype = leaf["$blob"], dtype_named(leaf["dtype"])
                 written.append(written_of(blobs[at], blobs[at + 1], dtype, shapes[-1].numel()))
-        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise TaskError(f"the interpreter's reply makes no sense: {error}") from error
         result, compared = self._sample.compare(shapes, written)
         return ComparisonReply(result, compared=compared)
 
@@ -136,12 +136,21 @@ class CpuJudge:
         return self._problems[case]
 
 
+@contextlib.contextmanager
+def _of_a_reply() -> Iterator[None]:
+    """Raise TaskError for outputs of an interpreter that are none."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise TaskError(f"the interpreter's reply makes no sense: {one_line(str(error), 200)}") from error
+
+
 def from_blobs(tree: Json, blobs: list[bytes]) -> Any:
     """Rebuild an output tree from {"$blob": i, "dtype": …, "shape": …} leaves."""
 
     def tensor(leaf: Json, _: str) -> torch.Tensor:
         data = np.frombuffer(bytearray(blobs[leaf["$blob"]]), dtype=np.uint8)
-        dtype = getattr(torch, leaf["dtype"])
+        dtype = dtype_named(leaf["dtype"])
         flat = torch.from_numpy(data).view(dtype) if data.size else torch.empty(0, dtype=dtype)
         return flat.reshape(leaf["shape"])
 
