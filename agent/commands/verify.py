@@ -207,7 +207,7 @@ def _ended_workers(opened: "Session") -> int:
 
 def _insist(controls: Controls) -> None:
     if controls.interrupted:
-        raise Unfit("the verification was given up, and nothing of it is stored; ask again")
+        raise Unfit("the verification was given up and is not stored; ask again")
 
 
 def _differences(
