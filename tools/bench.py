@@ -13,7 +13,6 @@ import signal
 import socket
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from kerneltune.tools.sandbox.workers import Machine, Worker, tried_twice
 from kerneltune.tools.schema.codec import DecodeError, Json, decode, encode, plain, plural
 from kerneltune.tools.schema.errors import GpuLost, JudgeKilled, TaskError, WorkerError, WorkerTimeout
 from kerneltune.tools.schema.gpus import Ceilings, compiled_path
+from kerneltune.tools.schema.latest import Latest
 from kerneltune.tools.schema.messages import (
     ANSWER_LIMIT_S,
     BASELINE_LIMIT_S,
@@ -135,7 +135,7 @@ class CpuBench:
     ) -> None:
         self.task, self.judge, self.timeout_s = task, judge, case_timeout_s
         self._new_interpreter = new_interpreter
-        self._known: OrderedDict[str, Verdict] = OrderedDict()  # the latest that would come out the same again
+        self._known = Latest[str, Verdict](_MOST_KNOWN)  # that would come out the same again
         self._drawn: PreparedInputs | None = None  # of the timed shape, and the memory that they lie in
         self._memory: int | None = None
 
@@ -158,9 +158,7 @@ class CpuBench:
         finally:
             interpreter.close()
         if verdict.status in _LASTING:
-            self._known[name] = verdict
-            while len(self._known) > _MOST_KNOWN:
-                self._known.popitem(last=False)
+            self._known.keep(name, verdict)
         return verdict
 
     def _bench(self, update: Update, interpreter: "_Interpreter") -> Verdict:
@@ -421,7 +419,7 @@ class GpuBench:
         self._runners = Runners(door, lambda line: machine.runner(RUNNER, line), Worker.close)
         self.opening: Future[Baselines] | None = None  # of a task, in another thread: who asks something waits for it
         self._weights: dict[str, float] = {}  # of the cases that are timed
-        self._choices: dict[str, str] = {}  # the fastest variant of an autotuned candidate
+        self._choices = Latest[str, str](_MOST_KNOWN)  # the fastest variant of an autotuned candidate
 
     def open(
         self,
@@ -503,17 +501,17 @@ class GpuBench:
             return offered[0].variant
         plans = tuple(plan for case in self._weights for plan in update.plans[case])
         name = "/".join(map(plan_hash, plans))
-        if name not in self._choices:
-            images, cubins = _images(update, plans)
-            screened = self._ask(ScreenVariants(plans, images), Screened, cubins, timeout_s=BENCH_TIMEOUT_S)
-            us = {(plan.case, plan.variant): t for t, plan in zip(screened.times_us, plans, strict=True)}
-            times: list[tuple[float, str]] = []
-            for variant in (plan.variant for plan in offered):
-                each = [us[case, _of_variant(update.plans[case], variant).variant] for case in self._weights]
-                known = [weight * t for weight, t in zip(self._weights.values(), each, strict=True) if t is not None]
-                times += [(sum(known), variant)] * (len(known) == len(each))
-            self._choices[name] = min(times)[1] if times else offered[0].variant
-        return self._choices[name]
+        if (chosen := self._choices.get(name)) is not None:
+            return chosen
+        images, cubins = _images(update, plans)
+        screened = self._ask(ScreenVariants(plans, images), Screened, cubins, timeout_s=BENCH_TIMEOUT_S)
+        us = {(plan.case, plan.variant): t for t, plan in zip(screened.times_us, plans, strict=True)}
+        times: list[tuple[float, str]] = []
+        for variant in (plan.variant for plan in offered):
+            each = [us[case, _of_variant(update.plans[case], variant).variant] for case in self._weights]
+            known = [weight * t for weight, t in zip(self._weights.values(), each, strict=True) if t is not None]
+            times += [(sum(known), variant)] * (len(known) == len(each))
+        return self._choices.keep(name, min(times)[1] if times else offered[0].variant)
 
     def _ask(self, request: Any, wanted: type[Answer], blobs: Sequence[bytes] = (), *, timeout_s: float) -> Answer:
         """Send a request and serve the judge's wishes for runners until it answers."""

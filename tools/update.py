@@ -20,13 +20,12 @@ import math
 import os
 import re
 import reprlib
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from tempfile import gettempdir
-from typing import Self, TypeVar
+from typing import Self
 
 from kerneltune.tools.languages.base import device_code, launch_effects
 from kerneltune.tools.languages.ptx import PtxError
@@ -35,6 +34,7 @@ from kerneltune.tools.sandbox.workers import Worker, tried_twice
 from kerneltune.tools.schema.codec import MAX_SOURCE_BYTES, DecodeError, Json, counted, decode, encode, plain
 from kerneltune.tools.schema.errors import Unfit, WorkerError, WorkerTimeout
 from kerneltune.tools.schema.gpus import gpu_for_arch
+from kerneltune.tools.schema.latest import Latest
 from kerneltune.tools.schema.messages import (
     AskCompiler,
     AskForPtx,
@@ -80,8 +80,6 @@ from kerneltune.tools.schema.sass import MOST_PTX, effective_bytes, made_plain
 from kerneltune.tools.schema.task import CaseSpec, Contract, TaskSpec
 from kerneltune.tools.schema.verdict import MOST_OF_A_NAME, Cause, KernelReport, Status, Verdict
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 NUL = "\0"
 _LONE = re.compile("[\\ud800-\\udfff]")  # half of a surrogate pair: not a character, and not UTF-8
 HELD_OUT_FAILS = (
@@ -448,21 +446,6 @@ def _no_text(source: str, at: int, what: str, remedy: str) -> Verdict:
     return Verdict(Status.REJECTED, f"the source {what} (line {line}); {remedy}", lines=(line,), cause=Cause.SOURCE)
 
 
-class _Answers(dict[_K, _V]):
-    """The latest answers of compilers, by all that they were asked. Any thread may use it."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most, self._changing = most, threading.Lock()
-
-    def keep(self, asked: _K, answer: _V) -> None:
-        """Remember one; the oldest goes."""
-        with self._changing:
-            self[asked] = answer
-            while len(self) > self._most:
-                del self[next(iter(self))]
-
-
 class KernelCompiler:
     """Compiles kernels for one target in confined workers, each set in workers of its own. No group waits for another:
     one kernel of 3,000 unrolled steps takes 4 s of a core.
@@ -479,9 +462,9 @@ class KernelCompiler:
         self._new_compiler, self._arch, self._compile_s = new_compiler, arch, compile_s
         self._width = max(1, _side_by_side() if width is None else width)
         self._effects: dict[str, KernelEffects] = {}
-        self._remembered = _Answers[tuple[str, ...], Built](_MOST_REMEMBERED)
-        self._lowered = _Answers[Program, Lowered](_MOST_REMEMBERED)
-        self._listings = _Answers[tuple[bytes, ...], SassReply](_MOST_LISTINGS)  # for the order, then to reflect
+        self._remembered = Latest[tuple[str, ...], Built](_MOST_REMEMBERED)
+        self._lowered = Latest[Program, Lowered](_MOST_REMEMBERED)
+        self._listings = Latest[tuple[bytes, ...], SassReply](_MOST_LISTINGS)  # for the order, then to reflect
 
     def apart(self, new_compiler: Callable[[], Worker], compile_s: float) -> "KernelCompiler":
         """The same target and memory for one of several runs, with workers and a limit of its own."""
@@ -571,8 +554,7 @@ class KernelCompiler:
             return known
         with self._new_compiler() as worker:
             message = worker.call(encode(SassRequest(self._arch)), list(cubins), timeout_s=SASS_S * len(cubins))
-        self._listings.keep(cubins, reply := decode(SassReply, message.body))
-        return reply
+        return self._listings.keep(cubins, decode(SassReply, message.body))
 
     def ptx(self, kernels: Sequence[Kernel], stage: PtxStage = "ptx") -> PtxReply:
         """Triton's PTX of each kernel, or its TTGIR, or the problem."""

@@ -35,6 +35,7 @@ from kerneltune.tools.sandbox import wire
 from kerneltune.tools.schema.codec import Json, encode
 from kerneltune.tools.schema.errors import OutOfMemory, TaskError
 from kerneltune.tools.schema.gpus import compiled_path
+from kerneltune.tools.schema.latest import Latest
 from kerneltune.tools.schema.messages import (
     OTHER_BASELINES_S,
     SCREENING,
@@ -61,6 +62,7 @@ from kerneltune.tools.schema.task import TaskSpec
 from kerneltune.tools.schema.verdict import COUNTERS, PROBES, Cause, Status, Tier, Verdict, task_failed
 from kerneltune.tools.task.load import SMALL, TaskFile, unchanged_task, with_small
 
+_MOST_FOUND = 256
 _TELL_AGAIN_S = 30.0  # that the GPU is taken: the supervisor's patience with a silent judge is bounded
 
 
@@ -86,7 +88,7 @@ class JudgeSession:
         self._held_back: SharedBuffer | None = None  # memory that a setting says is not ours
         self._counts = False  # whether counters are asked for
         self._reader: CounterReader | None = None
-        self._found: dict[str, dict[str, Json]] = {}  # what counters and probes told of a plan, by its hash
+        self._found = Latest[str, dict[str, Json]](_MOST_FOUND)  # what counters and probes told of a plan, by its hash
 
     def _tell(self, message: JudgeMessage) -> None:
         self._channel.send(encode(message))
@@ -313,11 +315,12 @@ class JudgeSession:
         main = self._opened()[1].main.name
         plan = next(plan for plan in request.plans if plan.case == main)
         name = plan_hash(plan)
-        if name not in self._found:
-            self._found[name] = {COUNTERS: self._counters(plan, images)}
-            if "problem" in self._found[name][COUNTERS]:
-                self._found[name][PROBES] = self._probes(plan, images)
-        return self._found[name]
+        if (known := self._found.get(name)) is not None:
+            return known
+        found: dict[str, Json] = {COUNTERS: self._counters(plan, images)}
+        if "problem" in found[COUNTERS]:
+            found[PROBES] = self._probes(plan, images)
+        return self._found.keep(name, found)
 
     def _counters(self, plan: Plan, images: Images) -> dict[str, Json]:
         """What ncu counts, or why it does not: the verdict stands without it. The GPU is still this judge's own; what

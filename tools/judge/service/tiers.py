@@ -4,7 +4,6 @@ loops hand in the same plan again and again."""
 import hashlib
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ from kerneltune.tools.judge.timing.gpu_use import GpuUse, GpuWatch, doubtful, st
 from kerneltune.tools.judge.timing.timing_run import TimingRun
 from kerneltune.tools.replay.replay import ReplayError
 from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.latest import Latest
 from kerneltune.tools.schema.messages import BenchRequest, Rules
 from kerneltune.tools.schema.plan import Plan, plan_hash
 from kerneltune.tools.schema.task import BATTERIES, CORE, PROBES, TaskSpec, batteries_of, case_in_words
@@ -484,8 +484,7 @@ class VerdictCache:
     """The latest verdicts that would come out the same again."""
 
     def __init__(self, most: int = _MOST) -> None:
-        self._most = most
-        self._held: OrderedDict[str, Verdict] = OrderedDict()
+        self._held = Latest[str, Verdict](most)
 
     def find(self, name: str) -> Verdict | None:
         """The verdict of that name, marked as not judged anew; None when there is none."""
@@ -504,6 +503,4 @@ class VerdictCache:
         baselines than there will be."""
         lasting = verdict.status in _LASTING and not verdict.lacked_memory and not verdict.pending
         if lasting and tier != "confirmed":
-            self._held[name] = verdict
-            while len(self._held) > self._most:
-                self._held.popitem(last=False)
+            self._held.keep(name, verdict)
