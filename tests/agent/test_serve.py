@@ -57,7 +57,7 @@ from kerneltune.agent.commands.service import (
     Service,
     Turn,
 )
-from kerneltune.agent.commands.session import Patience, Session, memory_is_short, session, workshop
+from kerneltune.agent.commands.session import Patience, Session, Workshop, memory_is_short, session, workshop
 from kerneltune.agent.events import Judged, RunEnded, Verified
 from kerneltune.agent.models.types import ModelRequest, NoLongerWanted
 from kerneltune.agent.record.store import Store
@@ -1074,6 +1074,20 @@ def test_a_task_is_open_once_and_the_least_recently_used_goes_when_there_are_mor
         assert len(tasks) == 0
 
 
+def opening(
+    shop: Workshop, closed: Callable[[str], None]
+) -> Callable[[TaskFile, Patience], contextlib.AbstractContextManager[Session]]:
+    """Opens tasks in a workshop, and says the name of each that was closed."""
+
+    @contextlib.contextmanager
+    def opened(file: TaskFile, patience: Patience) -> Iterator[Session]:
+        with session(shop, file, patience) as one:
+            yield one
+        closed(file.name)
+
+    return opened
+
+
 def test_a_task_that_does_not_close_in_order_keeps_no_other_open(tmp_path: Path, forked_workers: None) -> None:
     files = [tmp_path / f"{name}.py" for name in ("first", "second", "third")]
     for file in files:
@@ -1081,14 +1095,11 @@ def test_a_task_that_does_not_close_in_order_keeps_no_other_open(tmp_path: Path,
     with workers.begun() as begun, workshop(Settings(), lambda _: None, begun) as shop:
         closed: list[str] = []
 
-        @contextlib.contextmanager
-        def opened(file: TaskFile, patience: Patience) -> Iterator[Session]:
-            with session(shop, file, patience) as one:
-                yield one
-            closed.append(file.name)
-            raise OSError(f"{file.name} does not close")
+        def broken(name: str) -> None:
+            closed.append(name)
+            raise OSError(f"{name} does not close")
 
-        tasks = OpenTasks(opened, 32, lambda: False)
+        tasks = OpenTasks(opening(shop, broken), 32, lambda: False)
         for file in files:
             with tasks.use(find_task(str(file))):
                 pass
@@ -1108,14 +1119,11 @@ def test_tasks_that_nobody_uses_are_closed_one_by_one_until_there_is_memory_for_
     with workers.begun() as begun, workshop(Settings(), lambda _: None, begun) as shop:
         closed: list[str] = []
 
-        @contextlib.contextmanager
-        def opened(file: TaskFile, patience: Patience) -> Iterator[Session]:
-            with session(shop, file, patience) as one:
-                yield one
-            closed.append(file.name)
+        def freed(name: str) -> None:
+            closed.append(name)
             least_free[0] -= 1.0  # as if its memory had been that much
 
-        tasks = OpenTasks(opened, 32, lambda: memory_is_short(None, least_free[0]))
+        tasks = OpenTasks(opening(shop, freed), 32, lambda: memory_is_short(None, least_free[0]))
         with tasks.use(used):
             for unused in (second, first, second):
                 with tasks.use(unused):
