@@ -4,7 +4,6 @@ happens."""
 import contextlib
 import functools
 import os
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -892,7 +891,7 @@ def listen(controls: Controls, tracker: AttemptTracker, opened: Session, limits:
         workers = opened.machine.living()  # before the attempts are marked: one that begins later keeps its worker
         skipped = tracker.skip()
         for worker in workers if skipped else ():
-            threading.Thread(target=worker.kill, daemon=True).start()  # waits until the process is gone
+            worker.kill_soon()
         return skipped
 
     controls.connect(tell, skip)

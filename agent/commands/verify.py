@@ -6,7 +6,6 @@ The task is found again as the very same file, or as the source that the run kep
 import contextlib
 import json as jsonlib
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -201,7 +200,7 @@ def _ended_workers(opened: "Session") -> int:
     """End the workers that have the candidate; how many there were."""
     workers = opened.machine.living()
     for worker in workers:
-        threading.Thread(target=worker.kill, daemon=True).start()  # waits until the process is gone
+        worker.kill_soon()
     return len(workers)
 
 

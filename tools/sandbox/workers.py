@@ -153,6 +153,10 @@ class Worker:
                     end(self.pid, signal.SIGKILL)
             self.exited.wait(10.0)
 
+    def kill_soon(self) -> None:
+        """End it, and wait in another thread until its process is gone."""
+        threading.Thread(target=self.kill, daemon=True).start()
+
     def close(self) -> None:
         """End the worker and free its socket."""
         self.kill()
