@@ -413,3 +413,25 @@ def test_ill_behaved_references_end_as_an_error_of_the_task(how: str, described_
     """Says one line, whatever forks."""
     assert len(described_alone[how].splitlines()) == 1
     assert ILL_BEHAVED[how][2] in described_alone[how]
+
+
+def test_each_answer_of_a_module_that_keeps_its_hidden_state_starts_from_what_its_constructor_made(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.hidden = torch.zeros(4)\n"
+        "        self.register_buffer('seen', torch.zeros(4))\n"
+        "    def forward(self, x):\n        self.hidden, self.seen = torch.tanh(x + self.hidden), self.seen + x\n"
+        "        self.last = self.hidden\n        return self.hidden + self.seen\n"
+        "def get_inputs(): return [torch.rand(4)]\n"
+    )
+    problem = Problem.load(read_task(path))
+    inputs = problem.inputs(0)
+    assert inputs is not None
+    first, exact = problem.native(inputs), problem.reference(inputs).values
+    assert torch.equal(problem.native(inputs), first)
+    assert torch.equal(problem.reference(inputs).values, exact)
+    assert torch.allclose(exact.float(), first)
+    assert not hasattr(problem.model, "last")

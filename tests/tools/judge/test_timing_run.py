@@ -19,6 +19,7 @@ from kerneltune.tools.judge.correctness.reference_model import free_cached
 from kerneltune.tools.judge.service.cpu_judge import CpuJudge
 from kerneltune.tools.judge.service.session import JudgeSession
 from kerneltune.tools.judge.service.tiers import CandidateJudge, QuickCheck
+from kerneltune.tools.judge.timing.baselines import Baseline
 from kerneltune.tools.judge.timing.benchmark_setup import BaselineSettings, BenchmarkSetup
 from kerneltune.tools.judge.timing.build_verdict import TimingResult, too_fast
 from kerneltune.tools.judge.timing.gpu_use import GpuWatch
@@ -438,3 +439,49 @@ def test_a_runner_that_finds_no_memory_is_tried_again_once_the_judge_has_made_ro
         assert not short
         assert verdict.status is status, verdict.detail
         assert verdict.cause is (None if status is Status.CORRECT else Cause.MEMORY)
+
+
+STATEFUL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.table = torch.zeros(4), None
+
+    def forward(self, x):
+        if self.table is None:
+            self.table = torch.ones(4)
+        self.hidden = torch.tanh(x + self.hidden) * self.table
+        return self.hidden
+
+def get_inputs():
+    return [torch.rand(4)]
+"""
+
+
+def test_a_graph_of_a_module_that_replaces_its_state_reads_what_the_constructor_made_and_what_it_reads_stays(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "task.py"
+    path.write_text(STATEFUL)
+    read: list[weakref.ref[torch.Tensor]] = []
+
+    class Capturing(SimulatedTimer):
+        def captured(self, work: Callable[[], object]) -> Callable[[], object]:
+            read.extend(weakref.ref(tensor) for tensor in (module.hidden, module.table))
+            return super().captured(work)
+
+    device = Device({})
+    setup = BenchmarkSetup(device, (file := find_task(str(path))), describe(file), BaselineSettings(()), seed=1)
+    module: Any = setup.problem.model
+    made = module.hidden
+    baseline = Baseline("eager", setup.problem, setup.inputs, Capturing(device))
+    table = module.table
+    baseline.run_once()
+    assert (module.hidden is made, module.table is table) == (True, True)
+    assert all(torch.equal(out, torch.tanh(*tree)) for out, tree in zip(baseline.outputs, baseline._trees, strict=True))
+    module.hidden = module.table = made = table = None
+    assert [tensor() is not None for tensor in read] == [True] * len(read)
+    setup.vacate()

@@ -19,7 +19,7 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -215,6 +215,39 @@ def placed(model: nn.Module, device: str) -> nn.Module:
     wanted = torch.device(device).type
     there = all(tensor.device.type == wanted for tensor in (*model.parameters(), *model.buffers()))
     return model if there else model.to(device)
+
+
+class CallState:
+    """The tensors in a module's attributes and buffers at one moment, to be put back: a recurrent module may replace
+    its hidden state in each call, and the next call would answer otherwise. What is written in place stays written."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parts: list[dict[str, Any]] = [p for module in model.modules() for p in (vars(module), module._buffers)]
+        self._kept = [dict(part) for part in self._parts]  # this holds their memory, too, where a graph reads it
+
+    def replaced(self) -> list[tuple[int, str]]:
+        """Where another tensor is now."""
+        pairs = enumerate(zip(self._parts, self._kept, strict=True))
+        return [(i, n) for i, (p, k) in pairs for n, v in p.items() if isinstance(v, Tensor) and k.get(n) is not v]
+
+    def put_back(self, places: Iterable[tuple[int, str]] | None = None) -> None:
+        """Undo what was replaced, or that in some places."""
+        for part, name in self.replaced() if places is None else places:
+            if name in self._kept[part]:
+                self._parts[part][name] = self._kept[part][name]
+            else:
+                del self._parts[part][name]
+
+
+def settled(model: nn.Module, call: Callable[[], object]) -> CallState:
+    """The state that each call of the model should begin with, after two calls: as it is now, with what the first one
+    made and the second left alone (a table that is built once)."""
+    before = CallState(model)
+    call()
+    after = CallState(model)
+    call()
+    before.put_back(after.replaced())
+    return CallState(model)
 
 
 class Overdue(BaseException):
@@ -470,8 +503,12 @@ class ReferenceModel:
 
     def _forward(self, model: nn.Module, inputs: tuple[Any, ...]) -> Tree:
         seed_everything(self._seed)  # dropout and the like: the same draw in every arithmetic
-        with torch.device(self.device):
-            return map_tensors(Tensor.detach, model(*inputs))
+        state = CallState(model)
+        try:
+            with torch.device(self.device):
+                return map_tensors(Tensor.detach, model(*inputs))
+        finally:
+            state.put_back()
 
 
 def _without_float64(error: TaskError) -> Limitation:

@@ -20,7 +20,7 @@ from kerneltune.tools.backends.base import Backend, Timer
 from kerneltune.tools.backends.runner_messages import Times
 from kerneltune.tools.judge.correctness.float64 import plain_arithmetic
 from kerneltune.tools.judge.correctness.problem import LoadedCase
-from kerneltune.tools.judge.correctness.reference_model import blame
+from kerneltune.tools.judge.correctness.reference_model import CallState, blame, settled
 from kerneltune.tools.judge.correctness.tree import Tree, tensors
 from kerneltune.tools.judge.execution.device_buffers import InputBuffers
 from kerneltune.tools.schema.messages import BASELINE_LIMIT_S, FIRST_BASELINE_S
@@ -152,7 +152,7 @@ class Baseline:
 
     def __init__(self, name: str, problem: LoadedCase, inputs: InputBuffers, timer: Timer) -> None:
         self.name, self._problem, self._timer = name, problem, timer
-        self._model = _model(name, problem)
+        self._reference, self._model = problem.model, _model(name, problem)
         self.graphed = False
         self.bind(inputs)
 
@@ -169,8 +169,8 @@ class Baseline:
 
     def _build(self) -> bool:
         with declared_arithmetic(self._problem):
-            for _ in range(3):
-                self._timer.run(self._pass)
+            self._state = settled(self._reference, lambda: self._timer.run(lambda: self._model(*self._trees[0])))
+            self._timer.run(self._pass)
             try:
                 self._timer.run(self._pass, may_wait=False)
                 self.outputs = []  # those of the graph take their room
@@ -187,6 +187,7 @@ class Baseline:
         self.outputs = []
         for tree in self._trees:
             self.outputs.append(self._model(*tree))
+            self._state.put_back()
 
     def forget_outputs(self) -> None:
         """Let other baselines' graphs have the memory of the outputs; the graph of this one writes there as before."""
@@ -234,11 +235,15 @@ def _model(name: str, problem: LoadedCase) -> Callable[..., Any]:
 def eager_us(backend: Backend, problem: LoadedCase, inputs: Tree) -> float:
     """A rough time of one eager forward, launched one after the other from Python, to size what follows. One forward
     of a second or more is enough."""
-    with blame(problem.task, "forward()", limit_s=math.inf), declared_arithmetic(problem):
-        problem.model(*inputs)
-        once_us = backend.warm_passes(1, lambda: problem.model(*inputs)).span_us
-        if once_us > _SLOW_US:
-            return once_us
-        problem.model(*inputs)
-        times = backend.warm_passes(5, lambda: problem.model(*inputs))
-    return times.span_us / 5
+    state = CallState(problem.model)
+    try:
+        with blame(problem.task, "forward()", limit_s=math.inf), declared_arithmetic(problem):
+            problem.model(*inputs)
+            once_us = backend.warm_passes(1, lambda: problem.model(*inputs)).span_us
+            if once_us > _SLOW_US:
+                return once_us
+            problem.model(*inputs)
+            times = backend.warm_passes(5, lambda: problem.model(*inputs))
+        return times.span_us / 5
+    finally:
+        state.put_back()
