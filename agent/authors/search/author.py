@@ -185,9 +185,9 @@ class OfflineAuthor:
                 main = self._lower(task.source, {**overrides(task, task.main), "config": config}, self._arch)
                 if not config:
                     found += [*self._split(task, main), *self._rewritten(task, main)]
-                clean(task.name, task.source, [main])  # raises where there is nothing to add kernels for other cases to
+                made = clean(task.name, task.source, [main], name)  # raises where there are no kernels to add others to
                 others = self._other_cases(task, main, {}) if others is None else others
-                found.append(clean(task.name, task.source, [main, *others], name))
+                found.append(clean(task.name, task.source, [main, *others], name) if others else made)
                 if len(main.kernels) > _MOST_KERNELS:
                     break
             except (CannotLower, WorkerError) as error:
@@ -224,9 +224,9 @@ class OfflineAuthor:
         the places of library calls. None where they have no use."""
         try:
             main = self._lower(task.source, {**overrides(task, task.main), **also}, self._arch) if also else plain
-            clean(task.name, task.source, [main], name, products)  # raises where nothing is to be said of other cases
-            codes = [main, *self._other_cases(task, main, also, products)]
-            return [clean(task.name, task.source, codes, name, products)]
+            made = clean(task.name, task.source, [main], name, products)  # raises where others are not worth asking for
+            others = self._other_cases(task, main, also, products)
+            return [clean(task.name, task.source, [main, *others], name, products) if others else made]
         except NoKernel:
             return []
         except (CannotLower, WorkerError) as error:
