@@ -332,7 +332,6 @@ OTHER_SETTING = "another setting"
 PROPOSALS = 12  # more than any task has sketches, so that the first of each kind is among them
 _MOST_VARIANTS = 4
 Held = TypeVar("Held")
-_parsing = threading.Lock()  # two threads must not parse Python at a time: CPython 3.11 then fails in one of them
 
 
 @dataclass(frozen=True)
@@ -537,8 +536,7 @@ class Problem:
 
     def _described(self, deadline: Deadline) -> OpenedProblem:
         desk = self._hold(self._place.machine.task(CPU_JUDGE, [self.path]))
-        with _parsing:
-            file = find_task(str(self.path))
+        file = find_task(str(self.path))
         task, *_ = open_task(desk, file, deadline.left_s)
         cases = [case.name for case in task.cases if case.runs_on_cpu or self._place.gpu]
         self.line |= {"stage": "described", "cases": cases}
@@ -567,16 +565,13 @@ def proposed(
     each sketch's formula."""
 
     def call(body: dict[str, Json]) -> dict[str, Json]:
-        _parsing.release()  # others go on while Inductor's process works
-        try:
-            return lowering.call(body, deadline.left_s, opened.file)
-        finally:
-            _parsing.acquire()
+        if deadline.over:  # else each further lowering would begin in a new process, to be ended at once
+            raise TaskError("it took too long")
+        return lowering.call(body, deadline.left_s, opened.file)
 
     author = OfflineAuthor(through(call), arch=arch_number(arch))
-    with _parsing:
-        proposals = author.propose(opened.task, [], PROPOSALS)
-        rewrites = {sketch.name: sketch.algebraic for sketch in author.sketches(opened.task)}
+    proposals = author.propose(opened.task, [], PROPOSALS)
+    rewrites = {sketch.name: sketch.algebraic for sketch in author.sketches(opened.task)}
     return proposals, [problem for problem in author.problems if OTHER_SETTING not in problem], rewrites
 
 

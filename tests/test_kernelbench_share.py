@@ -18,7 +18,9 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks import kernelbench
 from benchmarks.kernelbench import (
+    Deadline,
     Lines,
+    OpenedProblem,
     Plan,
     Share,
     is_open,
@@ -27,9 +29,13 @@ from benchmarks.kernelbench import (
     name_of,
     new_line,
     problems,
+    proposed,
     report,
     stored,
 )
+from kerneltune.agent.commands.session import Lowering
+from kerneltune.tools.schema.errors import TaskError
+from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.task.load import find_task
 from tests import shared_fork_server
 
@@ -328,3 +334,11 @@ def test_a_problem_is_ended_by_its_time_and_the_next_is_judged(
     assert main([*words, "--again"]) == 0
     assert stored(Path(out))["level1/19_ReLU"]["stage"] == "checked"
     assert "0 problems are left" in capsys.readouterr().out
+
+
+def test_a_problem_whose_time_is_up_has_nothing_more_lowered(folder: Path) -> None:
+    file = find_task(str(folder / "KernelBench" / "level1" / "19_ReLU.py"))
+    case = CaseSpec("main", ({"$tensor": TensorSpec((16, 32), "float32")},), (), None)
+    opened = OpenedProblem(file, TaskSpec("relu", file.sha256, "float32", file.source, (case,)), desk=None)  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match="too long"):
+        proposed(Lowering(machine=None), opened, "sm_90", Deadline(0))  # type: ignore[arg-type]

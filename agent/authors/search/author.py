@@ -1,6 +1,7 @@
 """The author that needs no key and no network: Inductor's kernels, expert kernels, and a search over both."""
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kerneltune.agent.attempt import Attempt, Earlier, Proposal, SearchPoint, point_of
@@ -180,14 +181,16 @@ class OfflineAuthor:
         """`alone`: there is no expert, so it is told where TorchInductor has no kernel either."""
         found: list[Sketch] = []
         others: list[LoweredCode] | None = None
+        libraries_first = False
         for name, config in _SETTINGS.items():
             try:
                 main = self._lower(task.source, {**overrides(task, task.main), "config": config}, self._arch)
                 if not config:
+                    libraries_first = _is_depthwise(main)
                     found += [*self._split(task, main), *self._rewritten(task, main)]
-                clean(task.name, task.source, [main])  # raises where there is nothing to add kernels for other cases to
+                made = clean(task.name, task.source, [main], name)  # raises where there are no kernels to add others to
                 others = self._other_cases(task, main, {}) if others is None else others
-                found.append(clean(task.name, task.source, [main, *others], name))
+                found.append(clean(task.name, task.source, [main, *others], name) if others else made)
                 if len(main.kernels) > _MOST_KERNELS:
                     break
             except (CannotLower, WorkerError) as error:
@@ -195,7 +198,7 @@ class OfflineAuthor:
                     self.problems.append(f"no kernels from {name}: {error}")
                 if not config:  # what fails as it comes will not do better with other settings
                     break
-        return found
+        return sorted(found, key=lambda sketch: libraries_first and sketch.name.startswith("split_"))
 
     def _split(self, task: TaskSpec, plain: LoweredCode) -> list[Sketch]:
         """Products and convolutions of float32 by our own functions, the rest as Inductor writes it; the same of what
@@ -224,9 +227,9 @@ class OfflineAuthor:
         the places of library calls. None where they have no use."""
         try:
             main = self._lower(task.source, {**overrides(task, task.main), **also}, self._arch) if also else plain
-            clean(task.name, task.source, [main], name, products)  # raises where nothing is to be said of other cases
-            codes = [main, *self._other_cases(task, main, also, products)]
-            return [clean(task.name, task.source, codes, name, products)]
+            made = clean(task.name, task.source, [main], name, products)  # raises where others are not worth asking for
+            others = self._other_cases(task, main, also, products)
+            return [clean(task.name, task.source, [main, *others], name, products) if others else made]
         except NoKernel:
             return []
         except (CannotLower, WorkerError) as error:
@@ -259,6 +262,14 @@ class OfflineAuthor:
                 if isinstance(error, LowersTooLong):
                     self._only_known.add(task.sha256)
         return [] if case is task.main else [self._lower(task.source, {**overrides(task, case), **also}, self._arch)]
+
+
+def _is_depthwise(code: LoweredCode) -> bool:
+    """Whether a convolution has a filter of its own for each channel. Networks of such have few channels and places for
+    the products between them, too: on an H200 MobileNetV1 is at 1.01x of the faster baseline with cuDNN's convolutions,
+    at 0.63x with ours; MobileNetV2 with ours at 0.58x, EfficientNet-B0 at 0.53x."""
+    filters = (shape for shape, _ in code.facts.state.values() if len(shape) > 2 and shape[0] > shape[1] == 1)
+    return any(re.search(rf"\bgroups={shape[0]}\b", code.text) for shape in filters)
 
 
 _fingerprint = functools.lru_cache(4096)(fingerprint)  # of the same few hundred sources, at each proposal

@@ -33,6 +33,7 @@ _CLEARLY_SLOWER = 1.1  # times the sketch's best
 # With it a block holds more.
 _GROWS = ("BLOCK", "TILE", "CHUNK", "STAGES", "TOKENS", "HEADS", "CONV_M", "PLACES")
 _SHRINKS = "WARPS"  # with it each thread holds less
+_CONSTANT = re.compile(r"(?m)^(\w+) = -?\d+\b")
 
 
 class CannotLower(Exception):
@@ -62,9 +63,18 @@ class Sketch:
 
     def render(self, params: Params) -> str:
         """The candidate with these parameters. Raises KeyError for one that the file does not have."""
-        text = self.source
-        for name, value in params.items():
-            text, count = re.subn(rf"(?m)^{name} = -?\d+\b", f"{name} = {value}", text)
+        counts = dict.fromkeys(params, 0)
+
+        def put(line: re.Match[str]) -> str:
+            name = line[1]
+            if name not in params:
+                return line[0]
+            counts[name] += 1
+            return f"{name} = {params[name]}"
+
+        # one pass for all: DenseNet-121 has 554 parameters in 412 kB, and one pass for each took 0.9 s
+        text = _CONSTANT.sub(put, self.source)
+        for name, count in counts.items():
             if count != 1:
                 raise KeyError(f"{self.name}: {count} lines '{name} = …' instead of one")
         return text

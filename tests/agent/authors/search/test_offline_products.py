@@ -91,6 +91,15 @@ class Model(nn.Module):
 def get_inputs(): return [torch.randn(2, 20, 9, 13)]
 def get_init_inputs(): return []
 """
+BLOCK = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.grouped = nn.Conv2d(16, 20, 3), nn.Conv2d(20, 32, 3, groups=2)
+    def forward(self, x): return F.relu(self.grouped(F.relu(self.conv(x)))) * 0.5
+def get_inputs(): return [torch.randn(2, 16, 9, 13)]
+def get_init_inputs(): return []
+"""
 STEPS = """
 class Model(nn.Module):
     def __init__(self):
@@ -118,7 +127,7 @@ TASKS = {
 
 @cache
 def proposed() -> dict[str, Json]:
-    tasks = TASKS | LEFT | {"mobile": MOBILE, "steps": STEPS}
+    tasks = TASKS | LEFT | {"mobile": MOBILE, "steps": STEPS, "block": BLOCK}
     found: dict[str, Json] = run("propose", {name: HEAD + text for name, text in tasks.items()})
     return found
 
@@ -133,7 +142,7 @@ def test_library_products_of_float32_give_way_to_three_products_of_float16_that_
         ), name
     found = checked(proposed())
     assert [row for row in found if row[3]] == []
-    assert {task for task, sketch, _, _ in found if sketch == "split_products"} == {*TASKS, "mobile", "steps"}
+    assert {task for task, sketch, _, _ in found if sketch == "split_products"} == {*TASKS, "mobile", "steps", "block"}
 
 
 def test_what_a_library_does_better_stays_with_it_and_nothing_is_proposed_where_all_of_it_does() -> None:
@@ -143,6 +152,12 @@ def test_what_a_library_does_better_stays_with_it_and_nothing_is_proposed_where_
     for name in LEFT:
         assert "split_products" not in proposed()[name]["candidates"], name
         assert not any("split_products" in problem for problem in proposed()[name]["problems"]), name
+
+
+def test_a_library_s_convolutions_come_first_where_some_are_depthwise_and_ours_elsewhere() -> None:
+    order = {name: list(proposed()[name]["candidates"])[:2] for name in ("mobile", "block", "linear_relu")}
+    ours_first = ["split_products", "inductor"]
+    assert order == {"mobile": ours_first[::-1], "block": ours_first, "linear_relu": ours_first}
 
 
 def test_products_of_recurrent_steps_are_three_of_tf32_beside_those_of_float16_and_plain_elsewhere() -> None:
