@@ -191,7 +191,7 @@ class OfflineAuthor:
                 made = clean(task.name, task.source, [main], name)  # raises where there are no kernels to add others to
                 others = self._other_cases(task, main, {}) if others is None else others
                 found.append(clean(task.name, task.source, [main, *others], name) if others else made)
-                if len(main.kernels) > _MOST_KERNELS:
+                if len(main.kernels) > _MOST_KERNELS or not _reduces(main):
                     break
             except (CannotLower, WorkerError) as error:
                 if not isinstance(error, NoKernel) or (alone and not found):
@@ -270,6 +270,11 @@ def _is_depthwise(code: LoweredCode) -> bool:
     at 0.63x with ours; MobileNetV2 with ours at 0.58x, EfficientNet-B0 at 0.53x."""
     filters = (shape for shape, _ in code.facts.state.values() if len(shape) > 2 and shape[0] > shape[1] == 1)
     return any(re.search(rf"\bgroups={shape[0]}\b", code.text) for shape in filters)
+
+
+def _reduces(code: LoweredCode) -> bool:
+    """Whether some kernel reduces, sorts or scans: without one, the other settings lead to the same kernels."""
+    return not all(name.startswith("triton_poi_") for name in code.kernels)
 
 
 _fingerprint = functools.lru_cache(4096)(fingerprint)  # of the same few hundred sources, at each proposal
