@@ -207,6 +207,19 @@ def test_a_client_improves_a_kernel_by_calls_and_its_session_is_a_run_like_any_o
     assert [event.other_author for event in resumed] == ["http:you", ""]
 
 
+def test_a_run_that_ended_by_itself_and_still_concludes_is_gone_on_with_once_it_has(service: Served) -> None:
+    slow = RIGHT.replace("    e = tl.exp", "    for _ in range(2000):\n        v = v * 1.0\n    e = tl.exp")
+    begun = service.ask("POST", "/sessions", reference_code=REFERENCE, limits={"max_time_s": 4})
+    session = f"/sessions/{begun['session']}"
+    service.call(session, "update", rationale="judged when the time is up", source=slow)
+    while service.ask("GET", session)["doing"] != "checking attempt 1":
+        time.sleep(0.02)
+    again = service.ask("POST", "/sessions", resume=begun["run_id"])
+    assert [one["status"] for one in again["attempts"]] == ["checked"]
+    for name in (session, f"/sessions/{again['session']}"):
+        service.ask("DELETE", name)
+
+
 def test_a_session_in_ptx_begins_without_a_kernel_and_is_paid_for_its_client_s_alone(service: Served) -> None:
     begun = service.ask("POST", "/sessions", reference_code=REFERENCE, language="ptx", limits={"max_attempts": 1})
     session = f"/sessions/{begun['session']}"
