@@ -246,6 +246,8 @@ class CpuBench:
         if self._drawn is None:
             request = NewInputs(self.task.main.name, "own", "", sampled=True)
             drawn, message = ask_judge(self.judge, self.task.name, request, PreparedInputs, max_fds=1)
+            if not message.fds and not drawn.problem:
+                raise _spoken(self.judge, self.task.name, "it says of inputs where they lie, and gives no memory")
             self._drawn = drawn
             if message.fds:
                 self._memory = message.fds[0]
@@ -518,6 +520,8 @@ class GpuBench:
             return chosen
         images, cubins = _images(update, plans)
         screened = self._ask(ScreenVariants(plans, images), Screened, cubins, timeout_s=BENCH_TIMEOUT_S)
+        if len(screened.times_us) != len(plans):  # the task's code runs in its process
+            raise GpuLost(f"the judge's process sent {len(screened.times_us)} times of {plural(len(plans), 'plan')}")
         us = {(plan.case, plan.variant): t for t, plan in zip(screened.times_us, plans, strict=True)}
         times: list[tuple[float, str]] = []
         for variant in (plan.variant for plan in offered):

@@ -544,6 +544,13 @@ def judge_of_outputs_that_are_none(channel: Any) -> None:
     judge_that_gives_no_memory(channel, "no output 3")
 
 
+def test_a_sample_without_a_memory_is_no_word_of_a_judge_s(machine: Machine) -> None:
+    with machine.trusted("tests.tools.test_bench:judge_that_gives_no_memory") as judge:
+        with pytest.raises(TaskError, match=r"task nothing: .* in its judge's place: .* no memory"):
+            CpuBench(NOTHING, judge, machine.interpreter).bench(OF_NOTHING)
+        assert judge.exited.is_set()
+
+
 def test_outputs_that_are_none_are_told_as_a_malformed_reply_and_not_as_the_task_s_failure(machine: Machine) -> None:
     with machine.trusted("tests.tools.test_bench:judge_of_outputs_that_are_none") as judge:
         verdict = CpuBench(NOTHING, judge, machine.interpreter).bench(OF_NOTHING)
