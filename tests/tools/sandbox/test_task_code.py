@@ -234,6 +234,8 @@ def test_a_task_that_needs_a_file_from_elsewhere_is_told_where_it_may_lie(tmp_pa
     with (
         shared_fork_server.forked(workers.started_base()) as machine,
         machine.task(CPU_JUDGE, [path]) as judge,
-        pytest.raises(TaskError, match=r"line 4: .*Permission denied.*the folder of its file"),
+        pytest.raises(
+            TaskError, match=r"line 4: .*Permission denied.*the folder of its file.* more than 100,000 files"
+        ),
     ):
         open_task(judge, find_task(str(path)))
