@@ -671,7 +671,7 @@ class _Parser(Cursor):
         if self.tokens[self.at + 1].kind == "newline":
             op.regions.append(self.region())
         else:
-            op.attrs.update(self.attributes())
+            op.attrs = dict(self.attributes()) | op.attrs  # as MLIR, which heeds an operation's properties
 
     def properties(self, op: Op) -> None:
         self.expect("<")
