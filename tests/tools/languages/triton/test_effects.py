@@ -75,3 +75,23 @@ def test_what_may_store_to_an_address_that_was_read_may_reach_everything(operati
 def test_what_computes_with_a_number_reaches_nothing(operation: str) -> None:
     found = effects(BY_NUMBER.replace("OPERATION", operation), "*i64", "*i32")
     assert found == (ArgEffect(reads=True, writes=False), ArgEffect(reads=False, writes=True))
+
+
+ONE_LINE = """
+module {
+  tt.func public @k(%a: !tt.ptr<i32>, %b: !tt.ptr<i32>) {
+    %v = arith.constant 1 : i32
+    FIRST SECOND
+    tt.return
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "first", ["%w = tt.load %a : !tt.ptr<i32>", "gpu.barrier", '%w = arith.constant 1 : i32 loc("x")']
+)
+@pytest.mark.parametrize("second", ["tt.store %b, %v : !tt.ptr<i32>", '"tt.store"(%b, %v) : (!tt.ptr<i32>, i32) -> ()'])
+def test_a_second_operation_of_a_line_is_not_taken_for_a_part_of_the_first(first: str, second: str) -> None:
+    text = ONE_LINE.replace("FIRST", first).replace("SECOND", second)
+    assert effects(text, "*i32", "*i32") == (EVERYTHING, EVERYTHING)
