@@ -66,9 +66,10 @@ class RunStarted(RunEvent):
 
 @dataclass(frozen=True)
 class RunResumed(RunEvent):
-    """The same run goes on in a new process."""
+    """The same run goes on in a new process. `other_author`: who writes from now on where that is not the run's."""
 
     finished_attempts: int
+    other_author: str = ""
     kind: Literal["run_resumed"] = "run_resumed"
 
 

@@ -108,11 +108,16 @@ def ask_judge(
         raise TaskError(f"task {task}: its own code takes longer than {timeout_s:g} s") from error
     except (WorkerError, DecodeError) as error:
         if isinstance(error, DecodeError) or (judge.ended and error.exit_status is None):
-            judge.kill()
-            raise TaskError(f"task {task}: its own code speaks in its judge's place: {error!s:.300}") from error
+            raise _spoken(judge, task, str(error)) from error
         if not _ended_by_task(error):
             raise
         raise _ended(task, error) from error
+
+
+def _spoken(judge: Worker, task: str, why: str) -> TaskError:
+    """What is told of a judge that says what it would not; it is ended."""
+    judge.kill()
+    return TaskError(f"task {task}: its own code speaks in its judge's place: {why:.300}")
 
 
 def _ended_by_task(error: WorkerError) -> bool:
@@ -215,8 +220,8 @@ class CpuBench:
             return _not_run(reply, plan.case, case_in_words(self.task, plan.case), seen.results) if wrong else None
         compare = Compare(plan.case, "own", plan_hash(plan), reply.outputs, sampled=True)
         judgement, _ = ask_judge(self.judge, self.task.name, compare, ComparisonReply, blobs)
-        if judgement.problem:
-            seen.timed_shape = {"not_run": judgement.problem}
+        if why := judgement.problem or judgement.malformed:
+            seen.timed_shape = {"not_run": why}
             return None
         seen.timed_shape = {
             "ran": reply.ran, "programs": reply.programs, "compared": judgement.compared,
@@ -241,6 +246,8 @@ class CpuBench:
         if self._drawn is None:
             request = NewInputs(self.task.main.name, "own", "", sampled=True)
             drawn, message = ask_judge(self.judge, self.task.name, request, PreparedInputs, max_fds=1)
+            if not message.fds and not drawn.problem:
+                raise _spoken(self.judge, self.task.name, "it says of inputs where they lie, and gives no memory")
             self._drawn = drawn
             if message.fds:
                 self._memory = message.fds[0]
@@ -267,6 +274,9 @@ class CpuBench:
             judgement, _ = ask_judge(self.judge, self.task.name, compare, ComparisonReply, blobs)
             if judgement.problem:
                 return task_failed(judgement.problem)
+            if judgement.malformed:
+                malformed = _malformed(judgement.malformed)
+                return _not_run(malformed, plan.case, case_in_words(self.task, plan.case), results)
             result = judgement.result
             results.append(result)
             seen.seeds[f"{plan.case}/{battery}"] = f"{judgement.seed:016x}"
@@ -329,7 +339,7 @@ class _Interpreter:
         except WorkerError as error:
             reply = InterpretReply(problem="crashed", detail=str(error))
         except DecodeError as error:
-            reply = InterpretReply(problem="crashed", detail=f"malformed reply: {error}")
+            reply = _malformed(str(error))
         self.close()
         return reply, []
 
@@ -338,6 +348,11 @@ class _Interpreter:
         if self._worker is not None:
             self._worker.close()
         self._worker = None
+
+
+def _malformed(why: str) -> InterpretReply:
+    """What counts for a reply that is none: the candidate's plan is all that was carried out there."""
+    return InterpretReply(problem="crashed", detail=f"malformed reply: {why}")
 
 
 def _most_bytes(request: InterpretRequest) -> int:
@@ -505,6 +520,8 @@ class GpuBench:
             return chosen
         images, cubins = _images(update, plans)
         screened = self._ask(ScreenVariants(plans, images), Screened, cubins, timeout_s=BENCH_TIMEOUT_S)
+        if len(screened.times_us) != len(plans):  # the task's code runs in its process
+            raise GpuLost(f"the judge's process sent {len(screened.times_us)} times of {plural(len(plans), 'plan')}")
         us = {(plan.case, plan.variant): t for t, plan in zip(screened.times_us, plans, strict=True)}
         times: list[tuple[float, str]] = []
         for variant in (plan.variant for plan in offered):

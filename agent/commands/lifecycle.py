@@ -824,7 +824,9 @@ def _drive(started: Started) -> RunOutcome:
     emit = UntilEnded(fan_out(started.store.write, show))
     for earlier in started.events:
         show(earlier)
-    emit(RunResumed(event.run_id, len(started.attempts)) if started.events else event)
+    its = started.choice.name
+    other = "" if its == event.author else its
+    emit(RunResumed(event.run_id, len(started.attempts), other) if started.events else event)
     if started.events:
         show(LimitsChanged(event.run_id, limits))  # what counts now; the start says what did
     warn(opened, event.run_id, settings, emit, model=started.choice.model is not None)

@@ -71,6 +71,7 @@ class ClientModel:
         self.name = name
         self._calls: queue.SimpleQueue[ToolCall | None] = queue.SimpleQueue()  # None: look whether the run is over
         self._numbers = itertools.count(1)
+        self.is_over: Callable[[], bool] = lambda: False  # whether the run is, once it has asked for the first time
 
     def call(self, name: str, arguments: Mapping[str, Json]) -> str:
         """Have a tool called when it is the client's turn; returns the id that its result will carry."""
@@ -88,6 +89,7 @@ class ClientModel:
 
     def ask(self, request: ModelRequest, listen: Listen = lambda _: None) -> Reply:
         """Wait for the next calls. Raises NoLongerWanted when the run is over before there are any."""
+        self.is_over = request.is_over
         while not request.is_over() and request.left_s() > 0:
             try:
                 waiting = [self._calls.get(timeout=_POLL_S)]
@@ -159,6 +161,11 @@ class ClientRun:
             else:
                 self._calls[self._model.call(name, arguments)] = made
         return made
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the run was told to end or has come to its limits: it concludes, or has."""
+        return self.controls.stopping or self._model.is_over()
 
     def stop(self) -> None:
         """End the run after what is under way, and judge its best again."""
@@ -504,11 +511,11 @@ class Service:
         patience: Patience | None = None,
         priority: Priority = "interactive",
     ) -> ClientRun:
-        """Go on with a stored run, once one of this service that was told to end has."""
+        """Go on with a stored run, once one of this service that is ending has ended."""
 
         def begin(*what: Any, **more: Any) -> RunOutcome:
             known = [run for run in self.runs if run.run_id and run.run_id.startswith(run_id)]
-            wait([run.outcome for run in known if run.controls.stopping])
+            wait([run.outcome for run in known if run.is_ending])
             return resume_run(run_id, *what, **more)
 
         return self._driven(ClientRun(author, resumed=True), begin, settings, patience, priority)

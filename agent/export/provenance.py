@@ -96,9 +96,9 @@ class Authors:
             if attempt.attempt_id in self._known:
                 author = self._known[attempt.attempt_id]
                 break
-            if start is None:  # the search holds no conversation: a client went on with its run
-                talked = isinstance(attempt.origin, LlmTurn) and trajectory.run.author == OFFLINE
-                author = None if talked else trajectory.run.author
+            if start is None:  # the search holds no conversation: a client went on with its run, before version 8
+                its = trajectory.author_of(attempt)
+                author = None if isinstance(attempt.origin, LlmTurn) and its == OFFLINE else its
                 break
             passed.add(attempt.attempt_id)
             if _is_offline(start) or start.parent_id is None:

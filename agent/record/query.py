@@ -25,7 +25,7 @@ from kerneltune.tools.schema.codec import Json, decode, did_you_mean, parsed
 from kerneltune.tools.schema.errors import UsageError
 from kerneltune.tools.schema.verdict import RIGHT, Status
 
-VERSION = 7  # of the record; see agent.record.store
+VERSION = 8  # of the record; see agent.record.store
 ACCEPTED = "accepted"  # as good as a status, where one is asked for
 _PAGE_RUNS = 1000  # runs that are counted at a time, where a filter asks for what has to be counted
 _RARE = 20_000  # so few verdicts or comparisons are looked up one by one

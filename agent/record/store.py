@@ -14,7 +14,8 @@ The version is SQLite's `user_version`. An older database is converted whole: it
 and every column that both have is copied; a new column has its default. Before version 2 an attempt had `params`,
 launch parameters and private keys in one object, which become its origin; before version 3 a verdict had no cause;
 before version 4 nothing said that a run had come by a merge, before version 5 not which events of a run had, before
-version 6 nothing of a reply's tokens, before version 7 not what speed-up an attempt predicted.
+version 6 nothing of a reply's tokens, before version 7 not what speed-up an attempt predicted, before version 8 not
+who else went on with a run.
 """
 
 import contextlib
@@ -92,8 +93,9 @@ from kerneltune.tools.schema.verdict import CaseResult, Comparison, KernelReport
 FILE_NAME = "runs.db"
 BUSY_TIMEOUT_MS = 30_000
 WAY_OUT = "see that the disk and the file are in order, or give another runs directory"
-_SAME_EVENTS = ("3", "4", "5", "6")  # older versions whose events have the fields that they have now, but for these:
-_NEW_FIELDS = ("case_times", "token_ids", "logprobs", "predicted_speedup")  # no part of a digest where they are empty
+_SAME_EVENTS = ("3", "4", "5", "6", "7")  # older versions whose events have the fields of today, but for these:
+# no part of a digest where they are empty
+_NEW_FIELDS = ("case_times", "token_ids", "logprobs", "predicted_speedup", "other_author")
 _BEFORE_1 = "0004"  # in a table `alembic_version`: the last schema before the first release
 _PAGE_EVENTS = 1000
 _BATCH_ATTEMPTS = 500  # of the runs that are read together: memory stays flat, queries stay few
@@ -296,7 +298,9 @@ COMPARISONS = _table(
 )
 _TABLE_OF: dict[str, Table] = {
     "run_started": RUNS,
-    "run_resumed": _table("resumptions", RunResumed, _seq()),
+    "run_resumed": _table(
+        "resumptions", RunResumed, _seq(), Column("other_author", Words, nullable=False, server_default="")
+    ),
     "run_ended": _table("endings", RunEnded, _seq()),
     "warned": _table("warnings", Warned, _seq()),
     "said": MESSAGES,

@@ -1,12 +1,12 @@
 """A run as training data wants it: its attempts and its conversations, flat. A fold over the events of one run."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from kerneltune.agent.attempt import Attempt, RunStart, StopReason, best
-from kerneltune.agent.events import Event, Replied, RunEnded, RunResumed, RunStarted, Said, attempts_of
+from kerneltune.agent.events import Event, Proposed, Replied, RunEnded, RunResumed, RunStarted, Said, attempts_of
 from kerneltune.agent.models.types import ToolCall
 from kerneltune.tools.schema.codec import DecodeError, Json, decode
 
@@ -54,13 +54,18 @@ class Conversation:
 @dataclass(frozen=True)
 class Trajectory:
     """One run. `best`: as its ending says, or as far as it has come. `why`: how it ended, None when it did not, or
-    went on after that."""
+    went on after that. `others`: who wrote an attempt, by its id, where that is not the run's author."""
 
     run: RunStarted
     attempts: tuple[Attempt, ...]  # by number
     conversations: tuple[Conversation, ...] = ()
     best: Attempt | None = None
     why: StopReason | None = None
+    others: Mapping[str, str] = field(default_factory=dict)
+
+    def author_of(self, attempt: Attempt) -> str:
+        """Who wrote an attempt of the run: its author, or whoever went on with it."""
+        return self.others.get(attempt.attempt_id, self.run.author)
 
     def parent(self, attempt: Attempt) -> Attempt | None:
         """The attempt it was derived from, if that is one of this run; one that is not older than its child is none."""
@@ -91,7 +96,18 @@ def trajectory(events: Iterable[Event]) -> Trajectory:
         _conversations(e for e in events if isinstance(e, Said | Replied)),
         best_of(attempts, ended.best_attempt_id if ended else None),
         ended.why if ended else None,
+        _others(events),
     )
+
+
+def _others(events: Iterable[Event]) -> dict[str, str]:
+    author, found = "", dict[str, str]()
+    for event in events:
+        if isinstance(event, RunResumed):
+            author = event.other_author
+        elif isinstance(event, Proposed) and author:
+            found[event.attempt_id] = author
+    return found
 
 
 def ending(events: Iterable[Event]) -> RunEnded | None:

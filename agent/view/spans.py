@@ -192,6 +192,7 @@ class _Fold:
                 if is_new:
                     self._begin(event.at)
             case RunResumed():
+                self._written_by(event.other_author or self._author)
                 self._begin(event.at)
             case RunEnded():
                 self._end_run(event)
@@ -205,13 +206,16 @@ class _Fold:
     # The run ---------------------------------------------------------------------------------------------------------
 
     def _know(self, event: RunStarted) -> None:
-        self.run_id = event.run_id
-        provider, _, model = event.author.partition(":")
+        self.run_id, self._author = event.run_id, event.author
+        self._written_by(event.author)
+        self._run = {"kerneltune.task": event.task, "kerneltune.arch": event.arch, "kerneltune.gpu": event.gpu}
+
+    def _written_by(self, author: str) -> None:
+        provider, _, model = author.partition(":")
         self._about = {
             "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
             "gen_ai.request.model": model or None,
         }
-        self._run = {"kerneltune.task": event.task, "kerneltune.arch": event.arch, "kerneltune.gpu": event.gpu}
 
     def _begin(self, at: float) -> None:
         self._root = self._tracer.start_span(

@@ -58,7 +58,7 @@ from kerneltune.agent.commands.service import (
     Turn,
 )
 from kerneltune.agent.commands.session import Patience, Session, Workshop, memory_is_short, session, workshop
-from kerneltune.agent.events import Judged, RunEnded, Verified
+from kerneltune.agent.events import Judged, RunEnded, RunResumed, Verified
 from kerneltune.agent.models.types import ModelRequest, NoLongerWanted
 from kerneltune.agent.record.store import Store
 from kerneltune.agent.settings import Environment, Settings, environment
@@ -194,14 +194,30 @@ def test_a_client_improves_a_kernel_by_calls_and_its_session_is_a_run_like_any_o
     exported = optimize("export", "--format", "sft-chat", "-o", "rows", cwd=service.folder)
     assert exported.returncode == 0, exported.stderr
 
-    for warps in (4, 8):  # the second time what happens first is told again, an end and a resumption among it
-        again = service.ask("POST", "/sessions", resume=run_id, client="me")
+    for warps, client in ((4, "you"), (8, "me")):  # the second time an end and a resumption are told again
+        again = service.ask("POST", "/sessions", resume=run_id, client=client)
         assert again["run_id"] == run_id
         assert [one["status"] for one in again["attempts"]][:3] == ["compile_failed", "wrong", "checked"]
         session, source = f"/sessions/{again['session']}", RIGHT.replace("s=2", f"s={warps}")
         made = service.call(session, "update", parent=3, rationale=f"{warps} warps", source=source)
         assert made["attempt"]["number"] == len(again["attempts"]) + 1
         service.ask("DELETE", session)
+    with Store.open(service.folder / "runs", to_look=True) as store:
+        resumed = [event for event in store.load_events(run_id) if isinstance(event, RunResumed)]
+    assert [event.other_author for event in resumed] == ["http:you", ""]
+
+
+def test_a_run_that_ended_by_itself_and_still_concludes_is_gone_on_with_once_it_has(service: Served) -> None:
+    slow = RIGHT.replace("    e = tl.exp", "    for _ in range(2000):\n        v = v * 1.0\n    e = tl.exp")
+    begun = service.ask("POST", "/sessions", reference_code=REFERENCE, limits={"max_time_s": 4})
+    session = f"/sessions/{begun['session']}"
+    service.call(session, "update", rationale="judged when the time is up", source=slow)
+    while service.ask("GET", session)["doing"] != "checking attempt 1":
+        time.sleep(0.02)
+    again = service.ask("POST", "/sessions", resume=begun["run_id"])
+    assert [one["status"] for one in again["attempts"]] == ["checked"]
+    for name in (session, f"/sessions/{again['session']}"):
+        service.ask("DELETE", name)
 
 
 def test_a_session_in_ptx_begins_without_a_kernel_and_is_paid_for_its_client_s_alone(service: Served) -> None:

@@ -6,7 +6,9 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from kerneltune.agent.commands.session import open_task
@@ -18,11 +20,12 @@ from kerneltune.tools.sandbox import workers
 from kerneltune.tools.sandbox.workers import Machine, Worker
 from kerneltune.tools.schema.codec import Json, decode, encode
 from kerneltune.tools.schema.errors import TaskError, Unfit
-from kerneltune.tools.schema.messages import Compare, NewInputs, Open, Opened
-from kerneltune.tools.schema.task import BATTERIES
-from kerneltune.tools.schema.verdict import LIMITATIONS, NOT_IN_FULL, Cause, LimitationKind, Status, Verdict
+from kerneltune.tools.schema.messages import Compare, ComparisonReply, NewInputs, Open, Opened, PreparedInputs
+from kerneltune.tools.schema.plan import Plan
+from kerneltune.tools.schema.task import BATTERIES, CaseSpec, TaskSpec
+from kerneltune.tools.schema.verdict import LIMITATIONS, NOT_IN_FULL, CaseResult, Cause, LimitationKind, Status, Verdict
 from kerneltune.tools.task.load import read_task
-from kerneltune.tools.update import Updater
+from kerneltune.tools.update import Update, Updater
 from tests import shared_fork_server
 
 Judge = Callable[[str, str], Verdict]
@@ -496,7 +499,63 @@ def test_outputs_that_are_none_cost_their_candidate_its_verdict_and_not_the_judg
     judge.open(Open("task", str(path), read_task(path).sha256))
     judge.new_inputs(NewInputs("main", "own", "0" * 64))
     told = judge.compare(Compare("main", "own", "0" * 64, outputs), [bytes(4 * 64 * 64)])
-    assert "the interpreter's reply makes no sense" in str(told.problem)
+    assert (bool(told.malformed), told.problem) == (True, "")
+
+
+LEAF: dict[str, Json] = {"$blob": 0, "dtype": "float32", "shape": [64, 64]}
+
+
+@pytest.mark.parametrize("outputs", [[], [LEAF] * 2, [LEAF | {"shape": [64, 32]}], [LEAF | {"dtype": "int64"}], {}])
+def test_a_sample_s_outputs_that_are_none_are_an_answer_and_not_the_judge_s_end(tmp_path: Path, outputs: Json) -> None:
+    path = tmp_path / "task.py"
+    path.write_text(TWICE.replace("FORWARD", "pass").replace("INPUTS", "pass"))
+    judge = cpu_judge.CpuJudge()
+    judge.open(Open("task", str(path), read_task(path).sha256))
+    prepared, _, fds = judge.new_inputs(NewInputs("main", "own", "", sampled=True))
+    assert (prepared.problem, len(fds)) == ("", 1)
+    rows = [np.arange(n, dtype=np.int64).tobytes() for n in (64, 32)]
+    told = judge.compare(Compare("main", "own", "0" * 64, outputs, sampled=True), [rows[0], bytes(4 * 64)])
+    assert told.malformed or not told.result.ok
+
+
+NOTHING = TaskSpec(
+    "nothing",
+    "",
+    "float32",
+    "",
+    (CaseSpec("main", (), (), [], runs_on_cpu=False), CaseSpec("small", (), (), [])),
+)
+OF_NOTHING = Update(
+    {name: (Plan(name, "default", "sm_90", (), (), (), (), []),) for name in ("main", "small")}, main_case="main"
+)
+
+
+def judge_that_gives_no_memory(channel: Any, malformed: str = "") -> None:
+    while True:
+        asked: Any = decode(NewInputs | Compare, channel.receive().body)  # type: ignore[arg-type]
+        if isinstance(asked, NewInputs):
+            channel.send(encode(PreparedInputs(())))
+        else:
+            result = CaseResult(asked.case, asked.battery, ok=True, error_ratio=0.0, max_abs_error=0.0)
+            channel.send(encode(ComparisonReply(result, malformed=malformed)))
+
+
+def judge_of_outputs_that_are_none(channel: Any) -> None:
+    judge_that_gives_no_memory(channel, "no output 3")
+
+
+def test_a_sample_without_a_memory_is_no_word_of_a_judge_s(machine: Machine) -> None:
+    with machine.trusted("tests.tools.test_bench:judge_that_gives_no_memory") as judge:
+        with pytest.raises(TaskError, match=r"task nothing: .* in its judge's place: .* no memory"):
+            CpuBench(NOTHING, judge, machine.interpreter).bench(OF_NOTHING)
+        assert judge.exited.is_set()
+
+
+def test_outputs_that_are_none_are_told_as_a_malformed_reply_and_not_as_the_task_s_failure(machine: Machine) -> None:
+    with machine.trusted("tests.tools.test_bench:judge_of_outputs_that_are_none") as judge:
+        verdict = CpuBench(NOTHING, judge, machine.interpreter).bench(OF_NOTHING)
+    assert (verdict.status, verdict.cause) == (Status.CRASHED, Cause.RUNNER_DIED)
+    assert verdict.detail == "case small: crashed: malformed reply: no output 3"
 
 
 @pytest.mark.parametrize("place", ["FORWARD", "INPUTS"])

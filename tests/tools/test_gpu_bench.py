@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from kerneltune.tools.schema.messages import (
     BenchRequest,
     GpuTaken,
     NeedRunner,
+    Screened,
     SupervisorMessage,
     Warm,
 )
@@ -61,6 +63,12 @@ def judge_that_needs_a_runner(channel: Any) -> None:
 def judge_that_says_nonsense(channel: Any) -> None:
     channel.receive()
     channel.send({"kind": "x" * 100_000})
+    channel.receive()
+
+
+def judge_that_times_too_few(channel: Any) -> None:
+    channel.receive()
+    channel.send(encode(Screened((1.0,), ("",))))
     channel.receive()
 
 
@@ -165,3 +173,14 @@ def test_a_runner_that_does_not_start_and_an_answer_that_is_none_are_no_fault_of
                 bench.warm()
             assert len(os.listdir("/proc/self/fd")) <= held
     assert len(str(lost.value)) < 1000
+
+
+def test_times_of_fewer_variants_than_there_are_end_the_judge_s_work_in_words_of_ours() -> None:
+    plans = tuple(replace(UPDATE.plans["main"][0], variant=name) for name in ("default", "other"))
+    with (
+        workers.started_base() as machine,
+        waiting_judge(machine, "tests.tools.test_gpu_bench:judge_that_times_too_few", task_file=None) as bench,
+    ):
+        bench._weights = {"main": 1.0}  # as `open` does
+        with pytest.raises(GpuLost, match="the judge's process sent 1 times of 2 plans"):
+            bench.bench(replace(UPDATE, plans={"main": plans}))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kerneltune.tools.languages.base import language_of
-from kerneltune.tools.schema.codec import Json, decode, encode, syntax_tree
+from kerneltune.tools.schema.codec import Json, decode, encode, literal, syntax_tree
 from kerneltune.tools.schema.errors import CannotPackage, TaskError
 from kerneltune.tools.schema.task import (
     POINTER_ALIGNMENT,
@@ -232,7 +232,7 @@ def _tree(tree: Json, batched: Callable[[str], int], path: str = "", contracts: 
     if isinstance(tree, dict) and "$dtype" in tree:
         return f"torch.{tree['$dtype']}"
     if isinstance(tree, dict) and "$float" in tree:
-        return f"float({tree['$float']!r})"
+        return literal(float(tree["$float"]))
     if isinstance(tree, dict) and "$tuple" not in tree:
         parts = tree.get("$dict", tree).items()
         return _dict({key: _tree(part, batched, f"{path}.{key}" if path else key, contracts) for key, part in parts})
@@ -244,7 +244,7 @@ def _tree(tree: Json, batched: Callable[[str], int], path: str = "", contracts: 
             if isinstance(tree, dict)
             else f"[{', '.join(inside)}]"
         )
-    return repr(tree)
+    return literal(tree)
 
 
 def _spec(spec: TensorSpec, batched: int, contract: Contract | None = None) -> str:

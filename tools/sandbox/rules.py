@@ -29,6 +29,8 @@ from kerneltune.tools.sandbox.linux import Access, ArgumentCheck, null
 
 _OURS = "kerneltune"
 _OF_A_PREFIX = ("bin", "include", "lib", "lib32", "lib64", "libexec", "pyvenv.cfg", "share", "targets")
+# and of compilers: CUDA's, GCC's and conda's for their targets, Homebrew's
+_OF_A_TOOLCHAIN = (*_OF_A_PREFIX, "sbin", "nvvm", "extras", "*-linux-*", "compiler_compat", "Cellar", "opt")
 _SITES = ("*-packages", "lib*/python*/*-packages", "lib*/python*/*/*-packages", "local/lib*/python*/*-packages")
 _NEEDED = ("numpy", "torch", "triton", "cuda.bindings", "nvidia.cuda_nvrtc")  # wherever they are installed
 _PACKAGE = Path(__file__).absolute().parents[2]  # kerneltune, which in a checkout holds links to the other folders
@@ -288,14 +290,17 @@ def _of_a_task(roots: Roots) -> list[Rule]:
 
 
 def _installed(crowded: set[Path]) -> Iterator[Path]:
-    """Where programs lie with what belongs to them, as a compiler in /apps/gcc/12/bin does; in the home folder the
-    programs alone."""
+    """Where programs lie, and what belongs to them, as to a compiler in /apps/gcc/12/bin; in the home folder the
+    programs alone. Beside a `bin` there may be anything else, too."""
     for folder in filter(Path.is_absolute, map(Path, [*os.get_exec_path(), *glob.glob("/usr/local/cuda*"), "/sbin"])):
-        whole = (
-            folder.name in ("bin", "sbin") and folder.parent not in _prefixes()
-        )  # of which `libraries` has the parts
-        hidden = folder.is_relative_to(home()) or _is_above(folder.parent, crowded)
-        yield folder.parent if whole and not hidden else folder
+        yield folder
+        prefix = folder.parent
+        if folder.name not in ("bin", "sbin") or prefix in _prefixes():  # of which `libraries` has the parts
+            continue
+        if not folder.is_relative_to(home()) and not _is_above(prefix, crowded):
+            parts = (part for name in _OF_A_TOOLCHAIN for part in prefix.glob(name))
+            real = os.path.realpath(prefix)
+            yield from (part for part in parts if Path(os.path.realpath(part)).is_relative_to(real))
 
 
 def beside(task: Path) -> list[Rule]:

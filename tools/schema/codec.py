@@ -292,6 +292,20 @@ def expression_tree(text: str) -> ast.expr:
         return ast.parse(text, mode="eval").body
 
 
+def literal(value: Any) -> str:
+    """A plain value as Python: what numpy makes of a float, or a member of an enumeration, as a value of Python's own,
+    and infinities as something that has a meaning. What else there is, as `repr` says it."""
+    if isinstance(value, list | tuple):
+        said = ", ".join(map(literal, value))
+        return f"[{said}]" if isinstance(value, list) else f"({said}{',' * (len(value) == 1)})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{literal(key)}: {literal(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    its = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
+    return repr(its(value) if its else value)
+
+
 @contextlib.contextmanager
 def _as_syntax_errors() -> Iterator[None]:
     try:

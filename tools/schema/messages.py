@@ -447,12 +447,14 @@ class Compare:
 @dataclass(frozen=True)
 class ComparisonReply:
     """The result of a comparison, and the seed that its inputs were drawn from, which is no secret any more. Of a
-    sample, how many elements were `compared`. `problem` says why nothing could be."""
+    sample, how many elements were `compared`. `problem` says why nothing could be, `malformed` why the outputs are
+    none."""
 
     result: CaseResult
     seed: int = 0
     compared: int = 0
     problem: str = ""
+    malformed: str = ""
     kind: Literal["judgement"] = "judgement"
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kerneltune.tools.schema.codec import Json, did_you_mean, one_line, syntax_tree
+from kerneltune.tools.schema.codec import Json, did_you_mean, literal, one_line, syntax_tree
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import TaskSpec, Way, reached, row_major, tensors_of
 from kerneltune.tools.task.load import lineage, method_named, not_python
@@ -889,8 +889,12 @@ class _SeenInputs:
         inputs = [self._input(name, dtype) for name in self._shapes]
         values, left_out = {}, [p for p in self._parts.init if p.name not in init]
         for p in self._parts.forward:
-            if p.name in self._main and p.name not in self._tensors and _said(self._main[p.name]) != _normal(p.default):
-                values[p.name] = _said(self._main[p.name])
+            if (
+                p.name in self._main
+                and p.name not in self._tensors
+                and literal(self._main[p.name]) != _normal(p.default)
+            ):
+                values[p.name] = literal(self._main[p.name])
             elif p.name not in self._tensors and p.default:
                 left_out.append(p)
             elif p.name not in self._tensors:
@@ -921,8 +925,8 @@ class _SeenInputs:
         for p in self._parts.init:
             if p.name in self._made_with:
                 value = self._made_with[p.name]
-                if _said(value) != _normal(p.default):
-                    init[p.name] = steady.get(value, _said(value)) if type(value) is int else _said(value)
+                if literal(value) != _normal(p.default):
+                    init[p.name] = steady.get(value, literal(value)) if type(value) is int else literal(value)
             elif not p.default:
                 expression, sure = _init_value(p)
                 by_name = {_MEANT.get(name.lower(), name): name for name in self._names.values()}
@@ -1109,17 +1113,6 @@ def _wider(size: str, sizes: Sequence[int], widths: Sequence[int]) -> str | None
     if 0 not in sizes and len({width / its for its, width in pairs}) == 1 and widths[0] % sizes[0] == 0:
         return f"{widths[0] // sizes[0]} * {size if size.isidentifier() else f'({size})'}"
     return f"{size} + {widths[0] - sizes[0]}" if len({width - its for its, width in pairs}) == 1 else None
-
-
-def _said(value: Json) -> str:
-    """A literal as an expression: what numpy makes of a float, or a member of an enumeration, as the plain value."""
-    if isinstance(value, list | tuple):
-        said = ", ".join(map(_said, value))
-        return f"[{said}]" if isinstance(value, list) else f"({said}{',' * (len(value) == 1)})"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    plain = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
-    return repr(plain(value) if plain else value)
 
 
 def _normal(expression: str) -> str:

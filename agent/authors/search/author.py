@@ -29,7 +29,7 @@ from kerneltune.agent.authors.search.neighbours import (
 )
 from kerneltune.tools.languages.base import language_of
 from kerneltune.tools.languages.ptx.candidate import CannotSay
-from kerneltune.tools.schema.codec import Json, decode, encode, syntax_tree
+from kerneltune.tools.schema.codec import Json, decode, encode, literal, syntax_tree
 from kerneltune.tools.schema.errors import WorkerError
 from kerneltune.tools.schema.gpus import GPUS, gpu_for_arch, speed_of_light
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, tensors_of
@@ -331,7 +331,7 @@ def _plain(tree: Json) -> Iterator[str]:
     """What is no tensor among the inputs, as Python text, in the order of `LoweringFacts.inputs`."""
     if isinstance(tree, dict):
         if "$float" in tree:
-            yield f"float('{tree['$float']}')"
+            yield literal(float(tree["$float"]))
         elif "$dtype" in tree:
             yield f"torch.{tree['$dtype']}"
         elif "$tensor" not in tree:
@@ -340,4 +340,4 @@ def _plain(tree: Json) -> Iterator[str]:
         for value in tree:
             yield from _plain(value)
     else:
-        yield repr(tree)
+        yield literal(tree)

@@ -8,7 +8,6 @@ import ast
 import contextlib
 import functools
 import inspect
-import math
 import re
 import signal
 import threading
@@ -39,7 +38,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from kerneltune.agent.authors.search import algebra
 from kerneltune.agent.authors.search.clean import RECURRENT, InductorKernel, LoweredCode, LoweringFacts, kernel_texts
 from kerneltune.tools.backends import stand_ins
-from kerneltune.tools.schema.codec import Json, encode, syntax_tree
+from kerneltune.tools.schema.codec import Json, encode, literal, syntax_tree
 from kerneltune.tools.schema.task import rebuilt
 from kerneltune.tools.trace.recorder import CopiedFakes
 
@@ -120,7 +119,7 @@ def _is_plain(value: Any) -> bool:
 
 def varying(models: Mapping[str, nn.Module]) -> dict[str, dict[Path, str]]:
     """What is not the same in all the models, by the model's name and as Python text."""
-    held = {name: {path: text(value) for path, value in plain(model).items()} for name, model in models.items()}
+    held = {name: {path: literal(value) for path, value in plain(model).items()} for name, model in models.items()}
     common = set.intersection(*map(set, held.values())) if held else set()
     differ = sorted(path for path in common if len({values[path] for values in held.values()}) > 1)
     return {name: {path: values[path] for path in differ} for name, values in held.items()}
@@ -130,11 +129,6 @@ def different_tensors(models: Iterable[nn.Module]) -> list[Path]:
     """Parameters and buffers that have not the same shape and dtype in all the models."""
     held = [{name: (t.shape, t.dtype) for name, t in model.state_dict().items()} for model in models]
     return [name for name, fact in (held[0] if held else {}).items() if any(h.get(name) != fact for h in held)]
-
-
-def text(value: Any) -> str:
-    """A plain value as Python."""
-    return f"float('{value}')" if isinstance(value, float) and not math.isfinite(value) else repr(value)
 
 
 def put(model: nn.Module, path: Path, value: Any) -> None:
@@ -271,7 +265,7 @@ def _baked(call: TracedModel) -> dict[str, Json]:
     """What of the attributes that differ the code has for a constant, as text."""
     values = plain(call.model)
     paths = next(iter(call.cases.values()), {})
-    return {path: text(values[path]) for path in paths if path not in call.sizes}
+    return {path: literal(values[path]) for path in paths if path not in call.sizes}
 
 
 def _sizes(tensor: torch.Tensor) -> list[int]:
@@ -291,7 +285,7 @@ def _shape_tree(tree: Any, numbers: Iterator[int]) -> Json:
         return [_shape_tree(value, numbers) for value in tree]
     if isinstance(tree, dict):
         return {"$dict": {str(key): _shape_tree(value, numbers) for key, value in tree.items()}}
-    return text(tree)
+    return literal(tree)
 
 
 def _output_tree(spec: Any) -> Json:

@@ -3,10 +3,12 @@ from dataclasses import replace
 import pytest
 
 from kerneltune.agent.attempt import LlmTurn, Origin, RunStart, SearchPoint
+from kerneltune.agent.events import RunResumed
 from kerneltune.agent.export.provenance import PROVIDERS, Authors, provider_of, terms_of
-from kerneltune.agent.record.trajectory import Trajectory
+from kerneltune.agent.record.trajectory import Trajectory, trajectory
 from kerneltune.tools.schema.verdict import Status
 from tests.agent.export.made_runs import run, tried
+from tests.agent.record.samples import RUN, attempt, started
 
 
 def made_by(author: str, run_id: str, *attempts: tuple[Origin, str | None]) -> Trajectory:
@@ -42,6 +44,21 @@ def test_what_a_run_began_with_is_its_first_author_s_in_other_words_and_runs_too
         "circle": [None],
         "resumed": ["offline", None],
     }
+
+
+def test_who_goes_on_with_a_run_is_the_author_of_what_is_proposed_from_then_on() -> None:
+    its = trajectory(
+        [
+            replace(started(), author="anthropic:claude"),
+            *attempt(1),
+            RunResumed(RUN, 1, "mcp:claude-code"),
+            *attempt(2),
+            RunResumed(RUN, 2),
+            *attempt(3),
+        ]
+    )
+    told = [Authors(lambda _: None).of(its, one) for one in its.attempts]
+    assert told == ["anthropic:claude", "mcp:claude-code", "anthropic:claude"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import shutil
 import sqlite3
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from kerneltune.agent.attempt import GivenFile, LlmTurn, Origin, RunStart, SearchPoint
-from kerneltune.agent.events import Event, Replied, Said
+from kerneltune.agent.events import Event, Replied, RunResumed, Said
 from kerneltune.agent.record.query import VERSION
 from kerneltune.agent.record.store import FILE_NAME, Store, digest_of, origin_of
 from kerneltune.agent.record.trajectory import trajectory
@@ -58,7 +59,7 @@ def test_the_columns_change_only_with_the_version(tmp_path: Path) -> None:
     tables = "sqlite_master AS t JOIN pragma_table_info(t.name) AS c"
     columns = 't.name, c.name, c.type, c."notnull", c.pk'
     shape = stored(tmp_path / FILE_NAME, f"SELECT {columns} FROM {tables} ORDER BY 1, 2")
-    assert (VERSION, hashlib.sha256(repr(shape).encode()).hexdigest()[:16]) == (7, "c4fa675b4fcd197a")
+    assert (VERSION, hashlib.sha256(repr(shape).encode()).hexdigest()[:16]) == (8, "1df10e61096a1f63")
 
 
 def test_an_old_database_is_backed_up_and_converted(tmp_path: Path) -> None:
@@ -96,6 +97,13 @@ def test_replies_stored_before_their_tokens_were_kept_open_with_the_digests_they
     assert replies
     assert {(reply.token_ids, reply.logprobs) for reply in replies} == {(None, None)}
     assert digest_of(replace(replies[0], token_ids=(1,))) != digest_of(replies[0])
+
+
+def test_a_resumption_by_the_run_s_own_author_has_the_digest_it_had_before_others_were_kept() -> None:
+    fields = {"run_id": RUN, "at": 9.0, "finished_attempts": 3, "kind": "run_resumed"}
+    before = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    assert digest_of(RunResumed(RUN, 3, at=9.0)) == before
+    assert digest_of(RunResumed(RUN, 3, "http:me", at=9.0)) != before
 
 
 def test_where_a_run_came_from_is_known_of_its_events_after_the_conversion(tmp_path: Path) -> None:

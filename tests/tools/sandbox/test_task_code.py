@@ -179,6 +179,25 @@ def test_what_is_hidden_where_python_imports_from_is_not_readable(
     }
 
 
+def test_of_a_folder_with_programs_what_belongs_to_a_toolchain_is_readable_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("bin/gcc", "lib/gcc/12/cc1", "x86_64-pc-linux-gnu/bin/ld", "data/secret", ".ssh/id"):
+        (tmp_path / "gcc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "gcc" / name).write_text("")
+    (tmp_path / "gcc" / "lib64").symlink_to("lib")
+    (tmp_path / "gcc" / "include").symlink_to(tmp_path)
+    (tmp_path / "gcc" / "libexec").symlink_to("libexec")
+    monkeypatch.setenv("PATH", f"{tmp_path}/gcc/bin:/usr/bin")
+    found = [path for path, use in rules.paths(Profile.TASK, None) if use & use.READ_FILE]
+    assert {str(path.relative_to(tmp_path / "gcc")) for path in found if path.is_relative_to(tmp_path)} == {
+        "bin",
+        "lib",
+        "lib64",
+        "x86_64-pc-linux-gnu",
+    }
+
+
 def test_the_record_beside_a_task_is_not_readable(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     folder.mkdir()
@@ -215,6 +234,8 @@ def test_a_task_that_needs_a_file_from_elsewhere_is_told_where_it_may_lie(tmp_pa
     with (
         shared_fork_server.forked(workers.started_base()) as machine,
         machine.task(CPU_JUDGE, [path]) as judge,
-        pytest.raises(TaskError, match=r"line 4: .*Permission denied.*the folder of its file"),
+        pytest.raises(
+            TaskError, match=r"line 4: .*Permission denied.*the folder of its file.* more than 100,000 files"
+        ),
     ):
         open_task(judge, find_task(str(path)))

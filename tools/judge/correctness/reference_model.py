@@ -47,6 +47,7 @@ from kerneltune.tools.judge.correctness.tree import (
     stored_as,
     tensors,
 )
+from kerneltune.tools.sandbox.rules import MOST_ENTRIES
 from kerneltune.tools.schema.errors import CaseFailed, OutOfMemory, TaskError
 from kerneltune.tools.schema.task import Contract, contract_of
 from kerneltune.tools.schema.verdict import Limitation, LimitationKind
@@ -329,7 +330,8 @@ def blame(
         message = f"{task.path}{place}: {what} failed: {type(error).__name__}: {text:.300}"
         if isinstance(error, PermissionError):
             message += (
-                "; a task's code has no network, and may read libraries and the folder of its file, nothing hidden"
+                "; a task's code has no network, and may read libraries and the folder of its file, nothing hidden, "
+                f"of more than {MOST_ENTRIES:,} files not those that lie deepest"
             )
         if is_out_of_memory(error):
             raise OutOfMemory(message, asked_for(error)) from error

@@ -425,10 +425,10 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 
 
 def written_of(elements: bytes, values: bytes, dtype: torch.dtype, count: int) -> Written:
-    """What a sample's reply says of one output of `count` elements. Raises TaskError for what cannot be."""
+    """What a sample's reply says of one output of `count` elements. Raises ValueError for what cannot be."""
     numbers = torch.from_numpy(np.frombuffer(bytearray(elements), np.int64))
     found = torch.from_numpy(np.frombuffer(bytearray(values), np.uint8)).view(dtype)
     inside = len(numbers) == 0 or (int(numbers.min()) >= 0 and int(numbers.max()) < count)
     if len(numbers) != len(found) or not inside:
-        raise TaskError("its interpreter's reply makes no sense")
+        raise ValueError(f"{len(found)} values for {len(numbers)} elements, of {count} that there are")
     return Written(numbers, found)

@@ -85,13 +85,14 @@ class CpuJudge:
 
     def compare(self, request: Compare, blobs: list[bytes]) -> ComparisonReply:
         """Compare outputs with the float64 reference on the inputs that were drawn for this plan; that the task's own
-        code fails is an answer, too."""
+        code fails, or that the outputs are none, is an answer, too."""
         try:
             with limited(ANSWER_LIMIT_S):
                 return self._compare(request, blobs)
         except (TaskError, Overdue) as error:
-            nothing = CaseResult(request.case, request.battery, ok=True, error_ratio=0.0, max_abs_error=0.0)
-            return ComparisonReply(nothing, problem=str(error))
+            return ComparisonReply(_nothing(request), problem=str(error))
+        except _Malformed as error:
+            return ComparisonReply(_nothing(request), malformed=str(error))
 
     def _compare(self, request: Compare, blobs: list[bytes]) -> ComparisonReply:
         if request.sampled:
@@ -136,13 +137,21 @@ class CpuJudge:
         return self._problems[case]
 
 
+class _Malformed(Exception):
+    """The outputs of an interpreter are none."""
+
+
+def _nothing(request: Compare) -> CaseResult:
+    return CaseResult(request.case, request.battery, ok=True, error_ratio=0.0, max_abs_error=0.0)
+
+
 @contextlib.contextmanager
 def _of_a_reply() -> Iterator[None]:
-    """Raise TaskError for outputs of an interpreter that are none."""
+    """Raise _Malformed for outputs of an interpreter that are none."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise TaskError(f"the interpreter's reply makes no sense: {one_line(str(error), 200)}") from error
+        raise _Malformed(one_line(str(error), 200)) from error
 
 
 def from_blobs(tree: Json, blobs: list[bytes]) -> Any:

@@ -224,6 +224,8 @@ class LauncherTranslator:
         names = []
         for parameter in _parameters(self.function):
             words = re.findall(r"\w+", _text(parameter).partition("=")[0])
+            if not words:
+                raise self._cannot(parameter)
             if "cudaStream_t" not in words:
                 number = "float" if {"float", "double"} & set(words) else "int"
                 self.kinds[words[-1]] = (
@@ -327,8 +329,7 @@ class LauncherTranslator:
             self.kinds[name] = _address(f"{kind}*") if points else "tensor" if "Tensor" in kind else number or "int"
             return
         elif value.type in ("argument_list", "parameter_list"):
-            (only,) = _named(value) or [value]
-            said = self.said(only)
+            said = self._only(value)
         else:
             said = self.said(value)
         if points:
@@ -399,6 +400,8 @@ class LauncherTranslator:
         if known is None:
             raise self._cannot(node, f"{name} is no __global__ function of this text")
         shape = next(child for child in node.children if child.type == "kernel_call_syntax")
+        if len(_named(shape)) < 2:
+            raise self._cannot(node)
         grid, block, *more = (self.said(child).text for child in _named(shape)[:3])
         values = [self.said(child).text for child in _named(node.child_by_field_name("arguments"))]
         options = [f"block={block}", *(f"shared_bytes={text}" for text in more if text != "0")]
@@ -418,6 +421,13 @@ class LauncherTranslator:
         if handler is None or node is None:
             raise self._cannot(node or self.function)
         return handler(node)
+
+    def _only(self, node: "Node | None") -> _Said:
+        """What a list holds that may hold one expression. Raises CannotConvert."""
+        found = _named(node)
+        if len(found) != 1:
+            raise self._cannot(node or self.function)
+        return self.said(found[0])
 
     def _of_number_literal(self, node: "Node") -> _Said:
         digits = _text(node).rstrip("uUlL")
@@ -484,7 +494,7 @@ class LauncherTranslator:
         of = node.child_by_field_name("argument")
         if of is not None and of.type == "subscript_expression" and _text(node).startswith("&"):
             value = self.said(of.child_by_field_name("argument"))
-            (index,) = (self.said(child) for child in _named(of.child_by_field_name("indices")))
+            index = self._only(of.child_by_field_name("indices"))
             if value.kind in _POINTERS:
                 return self._moved(node, value, "+", index)
         return self.said(of)
@@ -535,8 +545,8 @@ class LauncherTranslator:
         value = self.said(node.child_by_field_name("argument"))
         if value.kind in _POINTERS:  # what stands there, the host does not know
             raise self._cannot(node)
-        (index,) = (self.said(child).text for child in _named(node.child_by_field_name("indices")))
-        return _Said(f"{value.text}[{index}]", "int" if value.kind == "sizes" else "other")
+        index = self._only(node.child_by_field_name("indices"))
+        return _Said(f"{value.text}[{index.text}]", "int" if value.kind == "sizes" else "other")
 
     def _of_field_expression(self, node: "Node") -> _Said:
         value, name = self.said(node.child_by_field_name("argument")), _text(node.child_by_field_name("field"))
@@ -655,11 +665,13 @@ def converted(text: str, name: str) -> str:
     else:
         forward = f"return {entry}(*inputs)"
     imports = "import math\n\nimport torch" if "math." in code else "import torch"
-    return (
+    made = (
         f'"""From {name}."""\n\n{imports}\nfrom torch import nn\n\nfrom kerneltune import CudaKernel\n\n'
         f"TEXT = {_quoted(source.device)}\n\n\n{code}\n\n\nclass ModelNew(nn.Module):\n"
         f"    def forward(self, *inputs):\n        {forward}\n"
     )
+    _parsed(made)
+    return made
 
 
 def _host(source: CudaSource) -> str:
@@ -698,7 +710,7 @@ def converted_python(source: str) -> str:
         raise CannotConvert("the file builds nothing by load_inline")
     edits, blocks, named = list[tuple[Any, str]](), list[str](), set[str]()
     for number, call in enumerate(builds, 1):
-        text, names = _sources(call, assigned)
+        text, names = _sources(call, assigned, tree)
         name = "TEXT" if len(builds) == 1 else f"TEXT_{number}"
         try:
             parts = taken_apart(text)
@@ -729,9 +741,10 @@ def _parsed(source: str) -> ast.Module:
         raise CannotConvert(f"this is no Python: {error}") from error
 
 
-def _sources(call: ast.Call, assigned: Sequence[ast.Assign]) -> tuple[str, set[str]]:
+def _sources(call: ast.Call, assigned: Sequence[ast.Assign], tree: ast.Module) -> tuple[str, set[str]]:
     """What a call of load_inline compiles, and the names that hold its texts."""
     named: set[str] = set()
+    changed = {ast.unparse(node.target) for node in ast.walk(tree) if isinstance(node, ast.AugAssign)}
 
     def text_of(node: ast.expr) -> str:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -742,7 +755,7 @@ def _sources(call: ast.Call, assigned: Sequence[ast.Assign]) -> tuple[str, set[s
             return "\n".join(map(text_of, node.elts))
         spoken = ast.unparse(node)
         values = [a.value for a in assigned if any(ast.unparse(t) == spoken for t in a.targets)]
-        if not isinstance(node, ast.Name | ast.Attribute) or len(values) != 1 or values[0] is node:
+        if not isinstance(node, ast.Name | ast.Attribute) or len(values) != 1 or values[0] is node or spoken in changed:
             raise CannotConvert(f"line {node.lineno}: {spoken[:60]} is no text that stands in the file once")
         named.add(spoken)
         return text_of(values[0])

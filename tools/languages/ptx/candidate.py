@@ -3,7 +3,6 @@ text that came without host code. Pure."""
 
 import ast
 import keyword
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from kerneltune.tools.languages.ptx.checks import followed_params
 from kerneltune.tools.languages.ptx.ir import Address, Function, Module, Register, Variable, parse
 from kerneltune.tools.languages.ptx.loader import entry_of
 from kerneltune.tools.languages.ptx.readable import readable
-from kerneltune.tools.schema.codec import Json, decode, syntax_tree
+from kerneltune.tools.schema.codec import Json, decode, literal, syntax_tree
 from kerneltune.tools.schema.plan import (
     Aten,
     Kernel,
@@ -132,12 +131,10 @@ def tuple_of(items: Sequence[object]) -> str:
 
 
 def _literal(value: Json) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
     if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
+        return literal(value)
     if isinstance(value, dict) and "$float" in value:
-        return f'float("{value["$float"]}")'
+        return literal(float(value["$float"]))
     if isinstance(value, dict) and set(value) == {"$tuple"}:
         return tuple_of([_literal(v) for v in value["$tuple"]])
     if isinstance(value, list | tuple):

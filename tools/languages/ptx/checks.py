@@ -296,14 +296,20 @@ class UnknownAddress(Exception):
     """An access whose address comes from none of the parameters, as far as can be told."""
 
 
+def _space(instruction: Instruction) -> str | None:
+    """The memory of a block's own, or of a launch's parameters, that an instruction names."""
+    return next((m.partition("::")[0] for m in instruction.modifiers if m.partition("::")[0] in _INSIDE), None)
+
+
 @dataclass
 class _Flow:
     """Sets of parameters are bits of an int, parameter 0 the lowest; variables of the module follow them. `maps`: those
     of the parameters that are tensor maps, whose own address is what copies are given. `callable`: functions whose
     calls change nothing that is followed: a driver's, and those that are followed by themselves. `handed`: what the
-    driver's alone are given."""
+    driver's alone are given. `sizes`: of the parameters, in bytes; `kept`: what was stored in a block's own memory."""
 
     params: dict[str, int]
+    sizes: dict[str, int]
     maps: dict[str, int]
     variables: dict[str, int]
     carried: dict[str, int]
@@ -311,6 +317,7 @@ class _Flow:
     handed: frozenset[str] = frozenset()
     reads: int = 0
     writes: int = 0
+    kept: int = 0
 
     def of(self, *operands: Operand) -> int:
         """Return the parameters that operands carry, as bits."""
@@ -337,15 +344,27 @@ class _Flow:
         """Let an instruction's results carry what went in; return whether anything new was learned."""
         if not instruction.operands:
             return False
-        if instruction.opcode == "ld" and instruction.modifiers[:1] == ("param",):
-            address = instruction.operands[-1]
-            base = address.base if isinstance(address, Address) else None
-            bits = self.params.get(base.name, 0) if isinstance(base, Symbol) else 0
-            return self.give(instruction.operands[0], bits | self.guarded(instruction))
-        if instruction.opcode in _LOADS | _UPDATES:
+        space, kept = _space(instruction), self.kept
+        values = [operand for operand in instruction.operands if not isinstance(operand, Address)]
+        if instruction.opcode in _STORES | _UPDATES and space is not None:
+            self.kept |= self.of(*values) | self.guarded(instruction)
+        if instruction.opcode not in _LOADS | _UPDATES:
+            bits = self.of(*instruction.operands[1:])
+        elif space in (None, "const"):
             return False
-        bits = self.of(*instruction.operands[1:]) | self.guarded(instruction)
-        return self.give(instruction.operands[0], bits)
+        else:
+            bits = self._passed(instruction) if space == "param" else self.kept
+        return self.give(instruction.operands[0], bits | self.guarded(instruction)) or self.kept != kept
+
+    def _passed(self, load: Instruction) -> int:
+        """What a load of parameters gives: that of its name alone where it stays inside."""
+        address = load.operands[-1]
+        base, offset = (address.base, address.offset) if isinstance(address, Address) else (None, 0)
+        if isinstance(base, Symbol) and base.name not in self.params:
+            return self.kept  # of a call
+        if isinstance(base, Symbol) and 0 <= base.offset + offset <= self.sizes[base.name] - access_bytes(load):
+            return self.params[base.name]
+        return self.kept | sum(self.params.values())
 
     def guarded(self, instruction: Instruction) -> int:
         """Return what the guard carries: it goes into the results too."""
@@ -354,14 +373,14 @@ class _Flow:
     def access(self, instruction: Instruction) -> None:
         """Note what an instruction may do to memory. Raises UnknownAddress."""
         places = [operand for operand in instruction.operands if isinstance(operand, Address)]
-        space = next((m.partition("::")[0] for m in instruction.modifiers if m.partition("::")[0] in _INSIDE), None)
+        space = _space(instruction)
         if instruction.opcode == "call":
             name = called(instruction)
             passed = self.of(*instruction.operands) if name not in EXTERNAL_FUNCTIONS else 0
             if name not in self.callable or passed & sum(self.variables.values()):
                 raise UnknownAddress
             return
-        if instruction.opcode == "st" and instruction.modifiers[:1] == ("param",):
+        if instruction.opcode == "st" and space == "param":
             self._hand_over(instruction)
         if not places or instruction.opcode in _NO_MEMORY:
             return
@@ -419,10 +438,13 @@ def effects(text: str, name: str) -> tuple[tuple[bool, bool], ...] | None:
 def written_variables(module: Module) -> frozenset[str] | None:
     """Names of the module's variables that its entries may write; None when that cannot be told."""
     written: set[str] = set()
-    for function in (f for f in module.functions if f.defined):
+    functions = [f for f in module.functions if f.defined]
+    for function in functions:
         try:
             flow = _followed(module, function, module.functions)
         except (UnknownAddress, RecursionError):
+            return None
+        if len(functions) > 1 and flow.kept & sum(flow.variables.values()):  # where another one may find it
             return None
         written |= {name for name, bit in flow.variables.items() if flow.writes & bit}
     return frozenset(written)
@@ -451,7 +473,8 @@ def _followed(module: Module, entry: Function, followed: Sequence[Function] = ()
     }
     variables = {name: 1 << len(entry.params) + i for i, name in enumerate(lasting)}
     known = outside | {f.name for f in followed if f.defined}
-    flow = _Flow(params, maps, variables, {}, known, frozenset(handed - shared))
+    sizes = {param.name: param.nbytes for param in entry.params}
+    flow = _Flow(params, sizes, maps, variables, {}, known, frozenset(handed - shared))
     instructions = list(entry.instructions)
     for _ in range(max(_FEWEST_PASSES, _MOST_STEPS // (len(instructions) + 1))):
         if not any([flow.step(instruction) for instruction in instructions]):

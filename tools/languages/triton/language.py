@@ -418,6 +418,7 @@ def _plain(value: Any) -> Json:
 
 MOST_TEXT_BYTES = 4 << 20  # longer text is not looked into: it takes 0.4 s for each MB
 MOST_PASSES = 8
+_WITHOUT_POINTERS = re.compile(r"__nv_(?!(?:fast_)?(?:frexp|modf|remquo|sincos|sincospi|nan)f?\Z)\w+")
 _LOADS = frozenset("tt.load tt.descriptor_load tt.descriptor_gather".split())
 _STORES = frozenset("tt.store tt.descriptor_store tt.descriptor_scatter".split())
 _UPDATES = frozenset("tt.atomic_rmw tt.atomic_cas tt.descriptor_reduce".split())
@@ -566,8 +567,7 @@ class PointerFlow:
 
     def other(self, op: Op, union: int) -> None:
         """An operation that is not known to be pure. Raises EffectsUnknown if it may make addresses of its own."""
-        addresses = op.name == "tt.elementwise_inline_asm" and any("[" in w or "call" in w for w in op.words)
-        if addresses or op.name == "tt.int_to_ptr" or not op.name.startswith(("tt.", "ttg.", "gpu.")):
+        if _addresses(op) or op.name == "tt.int_to_ptr" or not op.name.startswith(("tt.", "ttg.", "gpu.")):
             raise EffectsUnknown
         if union:
             self.access(union, reads=True, writes=True)
@@ -588,6 +588,15 @@ class PointerFlow:
             self.writes |= bits * (inner.writes >> i & 1)
 
 
+def _addresses(op: Op) -> bool:
+    """Whether an operation may reach memory by a number that it is given: assembly, wherever the operation has its
+    text, or a function that is none of libdevice's without pointers."""
+    if op.name == "tt.extern_elementwise":
+        return _WITHOUT_POINTERS.fullmatch(str(op.attrs.get("symbol"))) is None
+    texts = map(_unescaped, [*op.words, *map(str, op.attrs.values())])
+    return op.name == "tt.elementwise_inline_asm" and any("[" in text or "call" in text for text in texts)
+
+
 def _union(sets: Iterable[int]) -> int:
     union = 0
     for bits in sets:
@@ -598,7 +607,7 @@ def _union(sets: Iterable[int]) -> int:
 def _follow(module: TtirModule, func: Func, functions: dict[str, PointerFlow | None]) -> PointerFlow:
     """Follow a function until nothing new turns up. Raises EffectsUnknown."""
     flow, top = PointerFlow(module, functions), _Scope(None)
-    starts = [1 << i if isinstance(kind, Ptr | Desc) else 0 for i, kind in enumerate(func.types)]
+    starts = [1 << i if isinstance(element_of(kind), Ptr | Desc) else 0 for i, kind in enumerate(func.types)]
     for _ in range(MOST_PASSES):
         flow.changed = False
         flow.region(func.body, top, starts, lambda sets: None)

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 from functools import cache
 
 import pytest
@@ -304,3 +305,17 @@ def test_gradients_of_rms_norm_are_lowered_so_that_huge_inputs_have_them(eps: fl
         found = gradients(x, weight, gradient)
     for one, other in zip(found, wanted, strict=True):
         assert float((one.double() - other).abs().max() / other.abs().max()) < 1e-6
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # as TorchInductor is imported
+def test_a_pair_of_limits_that_differs_between_cases_is_text_that_can_be_run() -> None:
+    inductor = importlib.import_module("kerneltune.agent.authors.search.inductor")
+
+    def clamped(*limits: float) -> torch.nn.Module:
+        model = torch.nn.Module()
+        model.limits = limits  # type: ignore[assignment]
+        return model
+
+    found = inductor.varying({"main": clamped(0.0, math.inf), "small": clamped(-math.inf, 1.0)})
+    limits = {name: eval(values["limits"]) for name, values in found.items()}
+    assert limits == {"main": (0.0, math.inf), "small": (-math.inf, 1.0)}

@@ -253,3 +253,26 @@ def test_the_command_writes_a_file_once_and_says_what_comes_next(tmp_path: Path)
     assert (missing.returncode, missing.stderr) == (2, "optimize: none.cu: No such file or directory\n")
     refused = optimize("convert", "deep.cu", cwd=tmp_path)
     assert (refused.returncode, "nested too deeply" in refused.stderr) == (2, True), refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ("(torch::Tensor x)", "(torch::Tensor x, )"),
+        ("int cols = static_cast<int>(x.numel() / rows);", "int cols(1, 2);"),
+        ("int cols = static_cast<int>(x.numel() / rows);", "int cols = x.sizes()[];"),
+        ("<<<grid, block, bytes, stream>>>", "<<<grid>>>"),
+        ("int cols = static_cast<int>(x.numel() / rows);", "int cols = 1'000;"),
+        ("x.size(0)", "x.()"),
+    ],
+)
+def test_a_launcher_that_is_broken_or_says_what_python_cannot_is_told_as_such(there: str, instead: str) -> None:
+    assert there in LAUNCHER
+    with pytest.raises(CannotConvert):
+        converted(KERNEL + LAUNCHER.replace(there, instead), "row_sum.cu")
+
+
+def test_a_text_that_grows_after_it_was_given_is_not_taken_for_its_beginning() -> None:
+    grown = INLINE.replace("\n\nclass ModelNew", '\ncode += "// and more"\n\nclass ModelNew')
+    with pytest.raises(CannotConvert, match="code is no text that stands in the file once"):
+        converted_python(grown)

@@ -11,7 +11,7 @@ from kerneltune.tools.sandbox.workers import Machine
 from kerneltune.tools.schema.codec import decode, encode
 from kerneltune.tools.schema.messages import TraceCase, TraceReply, TraceRequest
 from kerneltune.tools.schema.plan import Kernel
-from tests.tools.languages.ptx.conftest import LOAD, RELU, STORE, with_lines
+from tests.tools.languages.ptx.conftest import HEAD, LOAD, RELU, STORE, with_lines
 
 TWINS = Path(__file__).parents[4] / "corpus" / "twins"
 WRITES_Y_READS_X = ((False, True), (True, False), (False, False))
@@ -66,6 +66,41 @@ def test_an_address_of_unknown_origin_may_go_anywhere(line: str) -> None:
     assert effects(text, "relu") is None
 
 
+CHOOSES = (
+    HEAD.replace("8.0", "8.6")
+    + """.visible .entry k(.param .u64 a, .param .u64 b, .param .u32 n)
+{
+    .reg .pred %p<3>; .reg .b32 %r<9>; .reg .b64 %rd<20>;
+    ld.param.u64 %rd2, [b];
+    ld.param.u32 %r1, [n];
+    setp.eq.s32 %p1, %r1, 7;
+    LINES
+    selp.b64 %rd3, %rd1, %rd2, %p1;
+    st.global.u32 [%rd3], %r1;
+    ret;
+}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "mov.u64 %rd4, a; ld.param.u64 %rd1, [%rd4];",
+        "ld.param::entry.u64 %rd1, [a];",
+        "ld.param.u64 %rd1, [b+-8];",
+        "ld.param.v2.u64 {%rd5, %rd1}, [a];",
+        ".local .align 8 .b8 s[16]; ld.param.u64 %rd6, [a]; st.local.u64 [s], %rd6; ld.local.u64 %rd1, [s];",
+        ".shared .b64 s; ld.param.u64 %rd6, [a]; st.shared::cta.u64 [s], %rd6; ld.shared.u64 %rd1, [s];",
+        ".shared .b64 s; ld.param.u64 %rd6, [a]; atom.shared.exch.b64 %rd7, [s], %rd6; ld.shared.u64 %rd1, [s];",
+    ],
+)
+def test_an_address_that_comes_by_another_way_is_that_of_its_parameter(lines: str) -> None:
+    found = effects(CHOOSES.replace("LINES", lines), "k")
+    assert found is not None
+    assert [writes for _, writes in found[:2]] == [True, True]
+
+
 def test_what_decides_about_an_address_goes_into_it() -> None:
     steered = with_lines("setp.gt.u64 %p2, %rd1, %rd3;", "@%p2 add.s64 %rd5, %rd5, 4;")
     assert effects(steered, "relu") == ((True, True), (True, False), (False, False))
@@ -94,6 +129,13 @@ def test_a_variable_is_written_through_its_address() -> None:
     moved = table.replace(LOAD, "    mov.u64 %rd6, a;\n    st.global.u32 [%rd6], 1;\n" + LOAD)
     assert written_variables(parse(moved)) == frozenset({"a"})
     assert written_variables(parse(table)) == frozenset()
+
+
+def test_a_variable_whose_address_another_function_finds_in_shared_memory_may_be_written() -> None:
+    table = RELU.replace(".visible", ".global .u32 a = 1;\n.shared .u64 s;\n.func f() {\n    ret;\n}\n.visible")
+    kept = table.replace(LOAD, "    mov.u64 %rd6, a;\n    st.shared.u64 [s], %rd6;\n" + LOAD)
+    assert written_variables(parse(table)) == frozenset()
+    assert written_variables(parse(kept)) is None
 
 
 def test_a_text_that_takes_many_passes_ends_in_time() -> None:

@@ -602,7 +602,11 @@ class _Parser(Cursor):
             self.for_header(op)
         elif op.name == "scf.while":
             self.while_header(op)
+        typed = False
         while self.token.kind not in ("newline", "end") and not self.peek("}"):
+            if typed and self.token.kind in ("word", "string") and self.token.text not in _BEHIND_TYPES:
+                raise self.fail("the end of the op")
+            typed |= self.token.text in (":", "->")
             self.part(op)
         return op
 
@@ -648,7 +652,10 @@ class _Parser(Cursor):
             self.part(op)
 
     def word(self, op: Op) -> None:
-        name = self.next().text
+        token = self.next()
+        name = token.text
+        if self.peek("(") if token.kind == "string" else "." in name:  # MLIR takes several of a line
+            raise self.fail("the end of the op")
         if self.accept("="):
             op.attrs[name] = self.attribute_value()
         elif self.peek("<"):
@@ -671,7 +678,7 @@ class _Parser(Cursor):
         if self.tokens[self.at + 1].kind == "newline":
             op.regions.append(self.region())
         else:
-            op.attrs.update(self.attributes())
+            op.attrs = dict(self.attributes()) | op.attrs  # as MLIR, which heeds an operation's properties
 
     def properties(self, op: Op) -> None:
         self.expect("<")
@@ -738,6 +745,7 @@ class _Parser(Cursor):
         return names
 
 
+_BEHIND_TYPES = ("to", "else", "do", "loc")
 _PARTS: dict[str, Callable[[_Parser, Op], None]] = {
     "value": _Parser.operand,
     ",": _Parser.comma,

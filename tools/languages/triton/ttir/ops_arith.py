@@ -87,8 +87,8 @@ def unsigned_op(function: Binary) -> Handler:
 
 
 def _ceildiv(a: Array, b: Array) -> Array:
-    found: Array = -np.floor_divide(-a, b)
-    return found
+    found: Array = np.floor_divide(a, b) + (np.remainder(a, b) != 0)
+    return found.astype(a.dtype)
 
 
 COMPARE: dict[str, Binary] = {
@@ -553,7 +553,7 @@ def inline_asm(frame: Frame, op: Op, args: list[Array]) -> list[Array]:
 
 def _text(op: Op) -> str:
     """The assembly as its author wrote it."""
-    text = op.words[0] if op.words else ""
+    text = op.words[0] if op.words else str(op.attrs.get("asm_string", ""))
     return re.sub(r"\\([0-9A-Fa-f]{2}|.)", lambda m: chr(int(m[1], 16)) if len(m[1]) == 2 else m[1], text)
 
 

@@ -139,6 +139,8 @@ def test_integer_comparisons_are_signed_or_unsigned() -> None:
         ("remsi", -7, 2, -1),
         ("floordivsi", -7, 2, -4),
         ("ceildivsi", 7, 2, 4),
+        ("ceildivsi", -(2**31), 2, -(2**30)),
+        ("ceildivsi", -7, 2, -3),
         ("divui", -1, 2, 2**31 - 1),
         ("remui", -1, 10, 5),
         ("shli", 1, 31, -(2**31)),
@@ -546,6 +548,11 @@ def test_inline_assembly_does_what_its_instructions_do() -> None:
     launch(kernels.inline_asm_of_two_results, (1,), x=values, y=both, B=256)
     assert torch.equal(both[:256], (values * 3).abs() + 1)
     torch.testing.assert_close(both[256:], values.exp2(), rtol=3e-7, atol=0)
+
+
+def test_inline_assembly_is_read_wherever_its_operation_holds_it() -> None:
+    held = '<{asm_string = "add.s32 $0, $1, 7;", constraints = "=r,r", packed_element = 1 : i32, pure = true}>'
+    assert evaluate(f'%r = "tt.elementwise_inline_asm"(%a) {held} : (i32) -> i32', "i32", 5) == 12
 
 
 def test_inline_assembly_finds_short_elements_side_by_side_in_a_register() -> None:
