@@ -83,7 +83,7 @@ _LIBDEVICE = re.compile(r"\.func\s*(?:\([^()]*\)\s*)?(__(?:internal|nv)_[\w$]+)\
 _AHEAD = re.compile(
     r"(?<![\w$.%])(?:prefetchu?\.(?:global\.|local\.)?L[12]|applypriority|discard|cp\.async\.bulk\.prefetch)"
 )
-_PRIVATE = re.compile(r"\btt\.func\s+(?:private|nested)\b|\btt\.func\s+@")
+_PRIVATE = re.compile(r"\btt\.func\s+(?:private|nested)\b")
 WORDS = "inline assembly declares {what}: memory that outlives a launch, or functions from elsewhere, belong to no plan"
 _WARM_TTIR = """
 module {

@@ -543,9 +543,8 @@ class _Parser(Cursor):
         self.kind("end")
 
     def func(self) -> Func | None:
-        public = self.accept("public")
-        if not public and (self.peek("private") or self.peek("nested")):
-            self.next()
+        public = not (self.accept("private") or self.accept("nested"))  # as MLIR, where nothing is said
+        self.accept("public")
         name = self.kind("symbol")
         self.expect("(")
         first = self.arguments()
