@@ -58,6 +58,8 @@ from kerneltune.tools.schema.verdict import Cause, Status, Verdict
 _FOLDER = re.compile(r"^(?:/[^/:\n]*)*/(?=[^/:\n]+:\d+:)", re.MULTILINE)
 _ASSEMBLY = re.compile(r"// (?:begin inline asm|Start of file scope inline assembly)")
 _HIDDEN = re.compile(r'"(?:[^"\\\n]|\\[^\n])*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+# of PTX, whose strings have no escapes: they end at the next quote
+_HIDDEN_IN_PTX = re.compile(r'"[^"]*(?:"|\Z)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _WAITS = re.compile(r"(?:\A|[;{}:])\s*griddepcontrol\.wait\s*;")  # one with a predicate may not wait
 _DIRECTIVE = re.compile(
     r"(?:(?<![\w$.])|(?<=\.visible)|(?<=\.weak)|(?<=\.extern)|(?<=\.common))"  # but not ld.global
@@ -81,7 +83,7 @@ _LIBDEVICE = re.compile(r"\.func\s*(?:\([^()]*\)\s*)?(__(?:internal|nv)_[\w$]+)\
 _AHEAD = re.compile(
     r"(?<![\w$.%])(?:prefetchu?\.(?:global\.|local\.)?L[12]|applypriority|discard|cp\.async\.bulk\.prefetch)"
 )
-_PRIVATE = re.compile(r"\btt\.func\s+(?:private|nested)\b|\btt\.func\s+@")
+_PRIVATE = re.compile(r"\btt\.func\s+(?:private|nested)\b")
 WORDS = "inline assembly declares {what}: memory that outlives a launch, or functions from elsewhere, belong to no plan"
 _WARM_TTIR = """
 module {
@@ -149,7 +151,7 @@ class TritonLanguage:
 
     def waits(self, kernel: Kernel) -> bool:
         pieces = (_unescaped(operation[1] or "") for operation in _ASSEMBLES.finditer(_uncommented(kernel.text)))
-        return any(_WAITS.search(_HIDDEN.sub(" ", piece)) for piece in pieces)
+        return any(_WAITS.search(_HIDDEN_IN_PTX.sub(" ", piece)) for piece in pieces)
 
     def effects(self, kernel: Kernel) -> tuple[ArgEffect, ...]:
         return _effects(kernel.text, kernel.signature)
@@ -355,7 +357,7 @@ def _glued(text: str) -> str | None:
 
 def _bare(ptx: str) -> str:
     """PTX without comments, strings and the state spaces of pointer parameters."""
-    return _POINTER.sub(".ptr", _HIDDEN.sub(" ", ptx))
+    return _POINTER.sub(".ptr", _HIDDEN_IN_PTX.sub(" ", ptx))
 
 
 def _built(kernel: Kernel, arch: str, folder: Path) -> tuple[Any, str]:

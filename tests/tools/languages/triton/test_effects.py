@@ -95,3 +95,21 @@ module {
 def test_a_second_operation_of_a_line_is_not_taken_for_a_part_of_the_first(first: str, second: str) -> None:
     text = ONE_LINE.replace("FIRST", first).replace("SECOND", second)
     assert effects(text, "*i32", "*i32") == (EVERYTHING, EVERYTHING)
+
+
+@pytest.mark.parametrize(
+    "ahead", ['%w = arith.constant 1 : i32 loc("x" // (\n)', "%w = arith.constant dense<1 // <\n> : tensor<4xi32>"]
+)
+def test_a_bracket_in_a_comment_hides_no_operation_behind_it(ahead: str) -> None:
+    text = ONE_LINE.replace("FIRST", ahead).replace("SECOND", "\n tt.store %b, %v : !tt.ptr<i32>\n // )>")
+    assert effects(text, "*i32", "*i32") == (ArgEffect(False, False), ArgEffect(reads=False, writes=True))
+
+
+def test_a_text_with_more_behind_its_module_is_not_followed() -> None:
+    assert effects(CALLED + "module {\n}\n", "*fp32", "*fp32", "i1")[:2] == (EVERYTHING, EVERYTHING)
+
+
+def test_the_kernel_is_the_function_that_is_not_private_whether_or_not_its_text_says_public() -> None:
+    private = "tt.func private @d(%a: !tt.ptr<i32>, %b: !tt.ptr<i32>) {\n    tt.return\n  }\n  tt.func @k("
+    text = ONE_LINE.replace("FIRST SECOND", "tt.store %b, %v : !tt.ptr<i32>").replace("tt.func public @k(", private)
+    assert effects(text, "*i32", "*i32") == (ArgEffect(False, False), ArgEffect(reads=False, writes=True))

@@ -77,6 +77,7 @@ def inline(assembly: str) -> str:
         "{ .local .align 4 .b8 t[16]; st.local.b32 [t], %r1; }",
         "{ .shared .align 4 .b8 t[16]; ld.shared.b32 %r1, [t]; }",
         "// end inline asm\n.global .b32 c;\n// begin inline asm",
+        '.pragma "no escape\\"; .global .b32 c; // "',
     ],
 )
 def test_assembly_that_declares_something_of_the_module_is_seen(assembly: str) -> None:
@@ -191,6 +192,8 @@ def test_what_triton_writes_of_llvm_is_let_through(text: str) -> None:
         (r"{\0A\09griddepcontrol.wait;\0A mov.u32 $0, 0; }", True),
         ("mov.u32 $0, 0; // griddepcontrol.wait;", False),
         ("mov.u32 $0, 0; /* griddepcontrol.wait; */", False),
+        (r".pragma \22no escape\5C\22, \22;griddepcontrol.wait; \22;", False),
+        (r".pragma \22;griddepcontrol.wait; mov.u32 $0, 0;", False),
         ("{ .reg .pred p; setp.ne.u32 p, 0, 0; @p griddepcontrol.wait; }", False),
     ],
 )

@@ -314,7 +314,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _OPEN, _CLOSE = "([{", ")]}"
-_NESTED = re.compile(r'"(?:[^"\\]|\\.)*"|[()<>]|->')
+_NESTED = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|[()<>]|->')
 
 
 def tokenize(text: str) -> list[TtirToken]:
@@ -525,7 +525,7 @@ class _Parser(Cursor):
 
     def module(self) -> Iterator[Func]:
         self.newlines()
-        if self.accept("module"):
+        if whole := self.accept("module"):
             if self.token.kind == "symbol":
                 self.next()
             if self.accept("attributes"):
@@ -537,11 +537,14 @@ class _Parser(Cursor):
             if func := self.func():
                 yield func
             self.newlines()
+        if whole:
+            self.expect("}")
+            self.newlines()
+        self.kind("end")
 
     def func(self) -> Func | None:
-        public = self.accept("public")
-        if not public and (self.peek("private") or self.peek("nested")):
-            self.next()
+        public = not (self.accept("private") or self.accept("nested"))  # as MLIR, where nothing is said
+        self.accept("public")
         name = self.kind("symbol")
         self.expect("(")
         first = self.arguments()
