@@ -188,7 +188,7 @@ class OfflineAuthor:
                 clean(task.name, task.source, [main])  # raises where there is nothing to add kernels for other cases to
                 others = self._other_cases(task, main, {}) if others is None else others
                 found.append(clean(task.name, task.source, [main, *others], name))
-                if len(main.kernels) > _MOST_KERNELS:
+                if len(main.kernels) > _MOST_KERNELS or not _reduces(main):
                     break
             except (CannotLower, WorkerError) as error:
                 if not isinstance(error, NoKernel) or (alone and not found):
@@ -259,6 +259,11 @@ class OfflineAuthor:
                 if isinstance(error, LowersTooLong):
                     self._only_known.add(task.sha256)
         return [] if case is task.main else [self._lower(task.source, {**overrides(task, case), **also}, self._arch)]
+
+
+def _reduces(code: LoweredCode) -> bool:
+    """Whether some kernel reduces, sorts or scans: without one, the other settings lead to the same kernels."""
+    return not all(name.startswith("triton_poi_") for name in code.kernels)
 
 
 _fingerprint = functools.lru_cache(4096)(fingerprint)  # of the same few hundred sources, at each proposal

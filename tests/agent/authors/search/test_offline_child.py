@@ -117,6 +117,22 @@ def test_a_model_of_many_kernels_is_lowered_as_it_comes_alone(tmp_path: Path) ->
     assert asked == [{}, {}]
 
 
+def test_a_task_without_a_reduction_is_lowered_once_and_one_with_a_reduction_with_each_setting(tmp_path: Path) -> None:
+    asked: list[Json] = []
+    with shared_fork_server.forked(started_base()) as machine, contextlib.closing(Lowering(machine)) as lowering:
+
+        def call(body: dict[str, Json]) -> dict[str, Json]:
+            asked.append(body["overrides"].get("config"))
+            return lowering.call(body, 120.0)
+
+        for name, forward in {"relus": "x.relu()", "scans": "x.cumsum(1)"}.items():
+            path = tmp_path / f"{name}.py"
+            path.write_text(SOURCE.replace("x.relu()", forward))
+            OfflineAuthor(through(call), 90).sketches(describe(read_task(path)))
+            asked.append(name)
+    assert asked == [{}, "relus", {}, {"triton.persistent_reductions": False}, {"split_reductions": False}, "scans"]
+
+
 def test_one_candidate_of_inductors_comes_before_the_experts_and_its_variants_after_them(tmp_path: Path) -> None:
     path = ROOT / "tools" / "tasks" / "layer_norm.py"
     gradients = tmp_path / "mine.py"
