@@ -36,6 +36,8 @@ _LOADED = (
     "triton.experimental.gluon.nvidia.hopper",  # from here on what roles load before they are confined: 0.1 s a role
     "kerneltune.tools.languages.triton.language",
     "kerneltune.tools.languages.ptx.language",
+    "kerneltune.tools.languages.ptx.sim.launch",
+    "numpy.ma",
     "kerneltune.tools.trace.tracer",
     "kerneltune.tools.compile.compiler",
     "kerneltune.tools.replay.interpret",

@@ -1,9 +1,13 @@
 """CUDA C++ as a language: candidates launch __global__ functions by `CudaKernel`; their PTX is what a plan holds."""
 
+import importlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from kerneltune.tools.languages.base import LaunchRecorder
@@ -17,6 +21,7 @@ HOST_CODE = (
     "CudaKernel (from kerneltune import CudaKernel; kernel[grid](*args, block=…)), and write the launcher in Python; "
     "`optimize convert FILE` does that for the common form"
 )
+_BUILDING = "torch.utils.cpp_extension"
 _OF_A_LAUNCH = ("block", "shared_bytes")  # what a config says beside macros
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -68,6 +73,27 @@ def _macro(name: str, value: Any) -> str:
     return f"-D{name}={text}"
 
 
+def _imported_when_used(ours: Mapping[str, Any]) -> ModuleType:
+    """What stands for torch's module until something else than `ours` is asked of it: setuptools comes with it, 0.05 s
+    of each tracer."""
+
+    @cache
+    def imported() -> ModuleType:
+        sys.modules.pop(_BUILDING, None)
+        module = importlib.import_module(_BUILDING)
+        vars(module).update(ours)
+        return module
+
+    def asked(name: str) -> Any:
+        if name.startswith("__"):  # as `inspect` asks every module for its __file__
+            raise AttributeError(name)
+        return getattr(imported(), name)
+
+    stand_in = ModuleType(_BUILDING)
+    vars(stand_in).update(ours, __getattr__=asked)
+    return stand_in
+
+
 class CudaLanguage:
     """See `languages.base.Language`."""
 
@@ -80,7 +106,7 @@ class CudaLanguage:
     def record(self, log: LaunchRecorder, target: Any) -> None:
         """Launches go where those of PTX go. What builds C++ says what to write instead."""
         import torch.cuda
-        from torch.utils import cpp_extension
+        import torch.utils
 
         def refuse(what: str) -> Any:
             def refused(*_: object, **__: object) -> None:
@@ -88,8 +114,11 @@ class CudaLanguage:
 
             return refused
 
-        for name in ("load", "load_inline"):
-            setattr(cpp_extension, name, refuse(f"torch.utils.cpp_extension.{name}"))
+        ours = {name: refuse(f"{_BUILDING}.{name}") for name in ("load", "load_inline")}
+        if _BUILDING in sys.modules:
+            vars(sys.modules[_BUILDING]).update(ours)
+        else:
+            sys.modules[_BUILDING] = torch.utils.cpp_extension = _imported_when_used(ours)  # type: ignore[attr-defined]
         torch.cuda._compile_kernel = refuse("torch.cuda._compile_kernel")
 
     def describe(self, error: BaseException, source: str) -> Failure | None:

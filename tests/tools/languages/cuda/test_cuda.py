@@ -234,6 +234,25 @@ class ModelNew(torch.nn.Module):
     assert "from kerneltune import CudaKernel" in failure.detail
 
 
+def test_what_a_candidate_asks_of_the_module_that_builds_cpp_is_there_but_still_builds_nothing(update: Updates) -> None:
+    asks = "from torch.utils.cpp_extension import CUDA_HOME\nassert torch.utils.cpp_extension.BuildExtension\n"
+    source = candidate().replace("import torch\n", f"import torch\n{asks}", 1)
+    assert update(source).failure is None
+    failure = failed(update(source.replace("kernel =", "torch.utils.cpp_extension.load_inline('ops', '')\nkernel =")))
+    assert "builds C++ host code" in failure.detail
+
+
+def test_a_tracer_is_ready_without_setuptools() -> None:
+    program = """
+import sys
+from kerneltune.tools.trace import tracer
+tracer.warm()
+print("torch.utils.cpp_extension" in sys.modules, "setuptools" in sys.modules)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said == "True False\n"
+
+
 def test_without_nvrtc_it_is_said_what_to_install() -> None:
     program = """
 import sys
