@@ -727,9 +727,9 @@ def _tensor(ins: Ins) -> Run:
     places = [ins.bits(item, "b32") for item in corner.items]
     map_at, shared = ins.address(replace(described, more=())), ins.address(plain, small=True)
     barrier_at = _barrier_address(ins, operands[2]) if inward else None
-    maps = ins.scope.maps
 
     def run(m: WarpMachine) -> None:
+        maps = m.maps
         watch = m.full(barrier_at(m)) & 0xFFFFFFFF if barrier_at is not None else np.zeros(m.n, np.int64)
         where, which = m.full(shared(m)), m.full(map_at(m))
         if unknown := set(which.tolist()) - maps.keys():

@@ -455,10 +455,13 @@ class InFlightQueue:
 
 
 class WarpMachine:
-    """What instructions work on. `idx`: the lanes at work, None for all."""
+    """What instructions work on. `idx`: the lanes at work, None for all; `maps`: tensor maps by their address among the
+    parameters."""
 
-    def __init__(self, shape: Shape, kinds: Sequence[str], memory: Memory) -> None:
-        self.shape, self.memory = shape, memory
+    def __init__(
+        self, shape: Shape, kinds: Sequence[str], memory: Memory, maps: Mapping[int, DecodedTensorMap]
+    ) -> None:
+        self.shape, self.memory, self.maps = shape, memory, maps
         self.count = len(shape.ctas) * shape.padded
         self.regs: list[Array] = [poison(kind) for kind in kinds]
         self.numbers = np.arange(self.count)
@@ -467,6 +470,7 @@ class WarpMachine:
         self.status = np.where(self.thread < shape.threads, RUNNING, EXITED).astype(np.uint8)
         self.pcs = np.zeros(self.count, np.int64)
         self.idx: Array | None = None
+        self._warps_of: tuple[Array | None, Array, bool] | None = None
         self.carry: Array = np.zeros(1, np.uint64)
         self.specials: dict[str, Array] = {}
         self.barrier_of = np.zeros(self.count, np.int64)  # what a lane at a barrier waits for
@@ -539,22 +543,29 @@ class WarpMachine:
 
     def warps(self) -> Array:
         """Warps of the batch that have somebody at work."""
-        if self.idx is None:
-            return np.arange(self.count // WARP)
-        return np.unique(self.idx // WARP)
+        return self._warps_at_work()[0]
+
+    def _warps_at_work(self) -> tuple[Array, bool]:
+        """These, and whether all of their lanes are at work, in order. Remembered for as long as the same lanes are: an
+        instruction of matrices asks for each of its registers, which was a quarter of the time of one."""
+        if self._warps_of is None or self._warps_of[0] is not self.idx:
+            warps = np.arange(self.count // WARP) if self.idx is None else np.unique(self.idx // WARP)
+            whole = self.idx is None or np.array_equal(self.idx, (warps[:, None] * WARP + np.arange(WARP)).reshape(-1))
+            self._warps_of = (self.idx, warps, whole)
+        return self._warps_of[1:]
 
     def in_warps(self, bits: Array, rest: int = 0) -> Array:
         """Turn one row for each lane at work into [warp at work, lane]."""
-        if self.idx is None:
-            return self.full(bits).reshape(-1, WARP)
-        return self.spread(bits, rest).reshape(-1, WARP)[self.warps()]
+        warps, whole = self._warps_at_work()
+        return self.full(bits).reshape(-1, WARP) if whole else self.spread(bits, rest).reshape(-1, WARP)[warps]
 
     def from_warps(self, by_warp: Array) -> Array:
         """Turn [warp at work, lane] into one row for each lane at work."""
-        if self.idx is None:
+        warps, whole = self._warps_at_work()
+        if whole:
             return by_warp.reshape(-1)
         out = np.zeros((self.count // WARP, WARP), by_warp.dtype)
-        out[self.warps()] = by_warp
+        out[warps] = by_warp
         return self.narrow(out.reshape(-1))
 
     def ballots(self, which: Array) -> Array:
@@ -669,8 +680,8 @@ class DecodedTensorMap:
 class Scope:
     """What names mean in a function. `slots`, `kinds`: number and type of each register; `labels`: where they stand;
     `symbols`, `spaces`: address and state space of each variable and parameter; `sizes`: bytes of shared memory (a
-    block) and local memory (a thread); `maps`: tensor maps by their address among the parameters; `tables`: labels by
-    the name of their table."""
+    block) and local memory (a thread); `maps`: tensor maps, which are a launch's and no part of what an instruction is
+    made into; `tables`: labels by the name of their table."""
 
     slots: Mapping[str, int]
     kinds: Sequence[str]

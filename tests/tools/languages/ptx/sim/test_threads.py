@@ -10,9 +10,11 @@ import pytest
 
 from kerneltune.tools.languages.ptx import PtxError, parse
 from kerneltune.tools.languages.ptx.loader import PtxLaunch
-from kerneltune.tools.languages.ptx.sim.launch import run
+from kerneltune.tools.languages.ptx.sim import launch as launch_module
+from kerneltune.tools.languages.ptx.sim.launch import HostMap, run
 from kerneltune.tools.languages.ptx.sim.values import Deadlock, Race, Unsupported
 from kerneltune.tools.languages.triton.ttir.ir import AssertFailed, InterpreterError, Misaligned, OutOfBounds, StepLimit
+from kerneltune.tools.languages.triton.ttir.memory import DescriptorValue
 from tests.tools.languages.ptx.sim.threads import HEAD, Array, compute, pointer, start, u32
 
 NUMBERS = np.arange(64, dtype=np.uint32)
@@ -392,6 +394,27 @@ WAIT = "wait: mbarrier.try_wait.parity.shared::cta.b64 p, [b], 0; @!p bra wait;"
 def test_a_bulk_copy_arrives_at_its_mbarrier() -> None:
     assert compute(BULK.format(WAIT), NUMBERS).tolist() == NUMBERS.tolist()
     assert set(compute(BULK.format(""), NUMBERS).tolist()) == {0x7FFD7FFD}
+
+
+def test_launches_of_one_text_share_its_steps_and_each_has_its_own_tensors() -> None:
+    text = f"""{HEAD}.visible .entry k(.param .u64 out, .param .align 64 .b8 map[128]) {{
+    .shared .align 128 .b8 tile[128]; .shared .align 8 .b64 bar; .reg .b32 w, x; .reg .b64 to; .reg .pred p, first;
+    mov.u32 x, %tid.x; setp.eq.u32 first, x, 0;
+    @first mbarrier.init.shared::cta.b64 [bar], 1; bar.sync 0;
+    @first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 128;
+    @first cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [tile], [map, {{0}}], [bar];
+    wait: mbarrier.try_wait.parity.shared::cta.b64 p, [bar], 0; @!p bra wait;
+    ld.param.u64 to, [out]; mad.wide.u32 to, x, 4, to; mov.b32 w, tile; mad.lo.u32 w, x, 4, w;
+    ld.shared.b32 x, [w]; st.global.b32 [to], x; }}"""
+    choice = {"elem_size": 4, "fp4_padded": False, "block_size": [32], "swizzle": 0}
+    before = launch_module._steps.cache_info()
+    for first, fits in ((0, 32), (100, 20)):
+        out, tensor = np.zeros(32, np.uint32), np.arange(first, first + fits, dtype=np.uint32)
+        described = DescriptorValue(pointer(tensor, "x"), (fits,), (1,), (32,), "i32")
+        run(PtxLaunch(text, "", (1, 1, 1), (32, 1, 1), (pointer(out, "out"), HostMap(described, choice))))
+        assert out.tolist() == [*range(first, first + fits), *[0] * (32 - fits)]
+    after = launch_module._steps.cache_info()
+    assert (after.misses - before.misses, after.hits - before.hits) == (1, 1)
 
 
 SEND = """
