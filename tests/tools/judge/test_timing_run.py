@@ -481,6 +481,7 @@ def test_a_graph_of_a_module_that_replaces_its_state_reads_what_the_constructor_
     table = module.table
     baseline.run_once()
     assert (module.hidden is made, module.table is table) == (True, True)
+    assert [name for _, name in baseline._state.places or ()] == ["hidden"]  # all that a pass looks at
     assert all(torch.equal(out, torch.tanh(*tree)) for out, tree in zip(baseline.outputs, baseline._trees, strict=True))
     module.hidden = module.table = made = table = None
     assert [tensor() is not None for tensor in read] == [True] * len(read)

@@ -19,7 +19,7 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -220,35 +220,38 @@ def placed(model: nn.Module, device: str) -> nn.Module:
 
 class CallState:
     """The tensors in a module's attributes and buffers at one moment, to be put back: a recurrent module may replace
-    its hidden state in each call, and the next call would answer otherwise. What is written in place stays written."""
+    its hidden state in each call, and the next call would answer otherwise. What is written in place stays written.
+    `places`: of those that are put back; without them whatever was replaced, for which all are looked at."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, places: Sequence[tuple[int, str]] | None = None) -> None:
         self._parts: list[dict[str, Any]] = [p for module in model.modules() for p in (vars(module), module._buffers)]
         self._kept = [dict(part) for part in self._parts]  # this holds their memory, too, where a graph reads it
+        self.places = places
 
     def replaced(self) -> list[tuple[int, str]]:
         """Where another tensor is now."""
         pairs = enumerate(zip(self._parts, self._kept, strict=True))
         return [(i, n) for i, (p, k) in pairs for n, v in p.items() if isinstance(v, Tensor) and k.get(n) is not v]
 
-    def put_back(self, places: Iterable[tuple[int, str]] | None = None) -> None:
-        """Undo what was replaced, or that in some places."""
-        for part, name in self.replaced() if places is None else places:
+    def put_back(self) -> None:
+        """Undo what was replaced."""
+        for part, name in self.replaced() if self.places is None else self.places:
             if name in self._kept[part]:
                 self._parts[part][name] = self._kept[part][name]
             else:
-                del self._parts[part][name]
+                self._parts[part].pop(name, None)
 
 
 def settled(model: nn.Module, call: Callable[[], object]) -> CallState:
     """The state that each call of the model should begin with, after two calls: as it is now, with what the first one
-    made and the second left alone (a table that is built once)."""
+    made and the second left alone (a table that is built once). What it puts back costs a timed pass nothing else."""
     before = CallState(model)
     call()
     after = CallState(model)
     call()
-    before.put_back(after.replaced())
-    return CallState(model)
+    before.places = after.replaced()
+    before.put_back()
+    return CallState(model, before.places)
 
 
 class Overdue(BaseException):
@@ -330,8 +333,8 @@ def blame(
         message = f"{task.path}{place}: {what} failed: {type(error).__name__}: {text:.300}"
         if isinstance(error, PermissionError):
             message += (
-                "; a task's code has no network, and may read libraries and the folder of its file, nothing hidden, "
-                f"of more than {MOST_ENTRIES:,} files not those that lie deepest"
+                "; a task's code has no network, and may read libraries and the folder of its file, nothing hidden; "
+                f"of more than {MOST_ENTRIES:,} files there, those that lie deepest cannot be read"
             )
         if is_out_of_memory(error):
             raise OutOfMemory(message, asked_for(error)) from error
