@@ -44,7 +44,6 @@ from kerneltune.tools.judge.correctness.tree import (
     named,
     pitched,
     raw_bytes,
-    stored_as,
     tensors,
 )
 from kerneltune.tools.sandbox.rules import MOST_ENTRIES
@@ -501,10 +500,6 @@ class ReferenceModel:
         except torch.OutOfMemoryError:
             self._by_cudnn = True
             raise
-
-    def stored_answer(self, inputs: tuple[Any, ...]) -> Tree:
-        """The float64 answer, rounded to the formats of the reference's own."""
-        return stored_as(self.native(inputs), self.reference(inputs).values)
 
     def _forward(self, model: nn.Module, inputs: tuple[Any, ...]) -> Tree:
         seed_everything(self._seed)  # dropout and the like: the same draw in every arithmetic

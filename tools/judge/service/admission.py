@@ -16,7 +16,15 @@ from kerneltune.tools.judge.correctness.comparison import compare
 from kerneltune.tools.judge.correctness.gates import as_rows
 from kerneltune.tools.judge.correctness.problem import Problem
 from kerneltune.tools.judge.correctness.reference_model import Drawn
-from kerneltune.tools.judge.correctness.tree import Tree, is_finite, leaves, map_leaves, map_tensors, tensors
+from kerneltune.tools.judge.correctness.tree import (
+    Tree,
+    is_finite,
+    leaves,
+    map_leaves,
+    map_tensors,
+    stored_as,
+    tensors,
+)
 from kerneltune.tools.schema.errors import TaskError
 from kerneltune.tools.schema.task import BATTERIES, CORE, TaskSpec
 from kerneltune.tools.task.load import TaskFile
@@ -36,7 +44,7 @@ def operands_that_matter(problem: Problem) -> dict[str, bool]:
     found = {}
     for operand, tensor in _operands(drawn):
         generator = Generator(tensor.device).manual_seed(drawn.seed)
-        moved = _moved(problem, drawn, operand, _other(operand, tensor, other, generator))
+        moved = _moved(problem, drawn, operand, _other(operand, tensor, other, generator), expected.native)
         if moved is not None:  # else outside of what the reference is defined for
             found[operand] = not compare(expected, moved).ok
     return found
@@ -58,8 +66,8 @@ def _other(operand: str, tensor: Tensor, other: Tree, generator: Generator) -> T
     return found if isinstance(found, Tensor) and found.shape == tensor.shape else tensor
 
 
-def _moved(problem: Problem, drawn: Drawn, operand: str, values: Tensor) -> Tree | None:
-    """The reference's float64 answer with one operand replaced, in the formats that the task stores it in."""
+def _moved(problem: Problem, drawn: Drawn, operand: str, values: Tensor, native: Tree) -> Tree | None:
+    """The reference's float64 answer with one operand replaced, in the formats of its own, `native`."""
     origin, _, name = operand.partition(":")
     inputs, state = drawn.inputs, dict(drawn.state)
     if origin == "input":
@@ -68,7 +76,7 @@ def _moved(problem: Problem, drawn: Drawn, operand: str, values: Tensor) -> Tree
         state[name] = values.to(state[name].dtype)
     try:
         problem.restore(Drawn(drawn.seed, drawn.battery, inputs, state, alters=origin == "state"))
-        return problem.stored_answer(inputs)
+        return stored_as(native, problem.reference(inputs).values)
     except TaskError:
         return None
     finally:
