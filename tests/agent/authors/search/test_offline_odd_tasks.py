@@ -277,7 +277,7 @@ def test_attributes_that_differ_between_cases_are_found_by_path() -> None:
 
     models = {"a": Block(3, 1.0), "b": Block(4, float("inf"))}
     assert varying(models)["b"]["norm.num_groups"] == "4"
-    assert varying(models)["b"]["limit"] == "float('inf')"
+    assert varying(models)["b"]["limit"] == 'float("inf")'
     assert set(varying(models)["a"]) == {"norm.num_groups", "limit"}  # parameters tell the linear layer's sizes
     assert different_tensors(models.values()) == ["layers.0.weight"]
     assert "training" not in plain(models["a"])
