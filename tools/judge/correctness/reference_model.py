@@ -241,6 +241,16 @@ class CallState:
                 self._parts[part].pop(name, None)
 
 
+@contextlib.contextmanager
+def state_kept(model: nn.Module) -> Iterator[None]:
+    """Put back what tensors the block replaces in the module."""
+    state = CallState(model)
+    try:
+        yield
+    finally:
+        state.put_back()
+
+
 def settled(model: nn.Module, call: Callable[[], object]) -> CallState:
     """The state that each call of the model should begin with, after two calls: as it is now, with what the first one
     made and the second left alone (a table that is built once). What it puts back costs a timed pass nothing else."""
@@ -503,12 +513,8 @@ class ReferenceModel:
 
     def _forward(self, model: nn.Module, inputs: tuple[Any, ...]) -> Tree:
         seed_everything(self._seed)  # dropout and the like: the same draw in every arithmetic
-        state = CallState(model)
-        try:
-            with torch.device(self.device):
-                return map_tensors(Tensor.detach, model(*inputs))
-        finally:
-            state.put_back()
+        with torch.device(self.device), state_kept(model):
+            return map_tensors(Tensor.detach, model(*inputs))
 
 
 def _without_float64(error: TaskError) -> Limitation:

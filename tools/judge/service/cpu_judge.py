@@ -21,7 +21,7 @@ from kerneltune.tools.judge.correctness.sample import TimedSample, written_of
 from kerneltune.tools.judge.service.admission import too_large, warnings_of
 from kerneltune.tools.replay.replay import dtype_named
 from kerneltune.tools.sandbox import wire
-from kerneltune.tools.schema.codec import Json, one_line
+from kerneltune.tools.schema.codec import DecodeError, Json, one_line
 from kerneltune.tools.schema.errors import CaseFailed, TaskError
 from kerneltune.tools.schema.messages import (
     ANSWER_LIMIT_S,
@@ -91,7 +91,7 @@ class CpuJudge:
                 return self._compare(request, blobs)
         except (TaskError, Overdue) as error:
             return ComparisonReply(_nothing(request), problem=str(error))
-        except _Malformed as error:
+        except DecodeError as error:
             return ComparisonReply(_nothing(request), malformed=str(error))
 
     def _compare(self, request: Compare, blobs: list[bytes]) -> ComparisonReply:
@@ -137,21 +137,17 @@ class CpuJudge:
         return self._problems[case]
 
 
-class _Malformed(Exception):
-    """The outputs of an interpreter are none."""
-
-
 def _nothing(request: Compare) -> CaseResult:
     return CaseResult(request.case, request.battery, ok=True, error_ratio=0.0, max_abs_error=0.0)
 
 
 @contextlib.contextmanager
 def _of_a_reply() -> Iterator[None]:
-    """Raise _Malformed for outputs of an interpreter that are none."""
+    """Raise DecodeError for outputs of an interpreter that are none."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise _Malformed(one_line(str(error), 200)) from error
+        raise DecodeError(one_line(str(error), 200)) from error
 
 
 def from_blobs(tree: Json, blobs: list[bytes]) -> Any:

@@ -20,7 +20,7 @@ from kerneltune.tools.backends.base import Backend, Timer
 from kerneltune.tools.backends.runner_messages import Times
 from kerneltune.tools.judge.correctness.float64 import plain_arithmetic
 from kerneltune.tools.judge.correctness.problem import LoadedCase
-from kerneltune.tools.judge.correctness.reference_model import CallState, blame, settled
+from kerneltune.tools.judge.correctness.reference_model import blame, settled, state_kept
 from kerneltune.tools.judge.correctness.tree import Tree, tensors
 from kerneltune.tools.judge.execution.device_buffers import InputBuffers
 from kerneltune.tools.schema.messages import BASELINE_LIMIT_S, FIRST_BASELINE_S
@@ -169,6 +169,7 @@ class Baseline:
 
     def _build(self) -> bool:
         with declared_arithmetic(self._problem):
+            # held, too: a graph that read a recurrent module's state after it was freed ended an H200's CUDA
             self._state = settled(self._reference, lambda: self._timer.run(lambda: self._model(*self._trees[0])))
             self._timer.run(self._pass)
             try:
@@ -235,15 +236,12 @@ def _model(name: str, problem: LoadedCase) -> Callable[..., Any]:
 def eager_us(backend: Backend, problem: LoadedCase, inputs: Tree) -> float:
     """A rough time of one eager forward, launched one after the other from Python, to size what follows. One forward
     of a second or more is enough."""
-    state = CallState(problem.model)
-    try:
-        with blame(problem.task, "forward()", limit_s=math.inf), declared_arithmetic(problem):
-            problem.model(*inputs)
-            once_us = backend.warm_passes(1, lambda: problem.model(*inputs)).span_us
-            if once_us > _SLOW_US:
-                return once_us
-            problem.model(*inputs)
-            times = backend.warm_passes(5, lambda: problem.model(*inputs))
-        return times.span_us / 5
-    finally:
-        state.put_back()
+    kept = state_kept(problem.model)
+    with blame(problem.task, "forward()", limit_s=math.inf), declared_arithmetic(problem), kept:
+        problem.model(*inputs)
+        once_us = backend.warm_passes(1, lambda: problem.model(*inputs)).span_us
+        if once_us > _SLOW_US:
+            return once_us
+        problem.model(*inputs)
+        times = backend.warm_passes(5, lambda: problem.model(*inputs))
+    return times.span_us / 5
