@@ -955,6 +955,8 @@ def clean(
     made = [_with_products(forward) if products else set() for forward in forwards]
     if products and not made[0]:
         raise NoKernel("no library product to take the place of")
+    if all(uses <= {RECURRENT} for uses in made):
+        functions = [steps] if steps else []
     if not forwards[0].kernels and not functions:
         called = library_calls(lowered[0].text)
         why = f"TorchInductor makes only library calls ({called})" if called else "forward makes nothing but views"
@@ -1014,7 +1016,8 @@ def _with_products(forward: _Forward) -> set[str]:
                 uses.add(use)
                 _call_expert(called[1], node, is_direct=use == "DIRECT_")
             elif ast.unparse(node.func) == RECURRENT:
-                node.keywords.append(ast.keyword("precision", expression_tree("'tf32x3'")))
+                node.keywords.append(ast.keyword("split", expression_tree("True")))
+                uses.add(RECURRENT)
         if assigned := _single(statement):
             shapes[assigned[0]] = _shape(assigned[1], shapes)
     forward.body[:] = [line for statement in body for line in ast.unparse(statement).splitlines()]
@@ -1074,7 +1077,8 @@ def _does(forward: _Forward) -> str:
             how = "in float32, directly" if "directly=True" in line else "a product of float32 as three of float16"
             steps.append(f"{product[1]}: {how}")
         elif f" {RECURRENT}(" in line:
-            steps.append(f"{RECURRENT}: the steps of recurrent layers, a launch each")
+            how = "in one launch where they fit, by products of three" if "split=True" in line else "a launch each"
+            steps.append(f"{RECURRENT}: the steps of recurrent layers, {how}")
         elif library := re.search(r"\btorch\.((?:ops\.)?(?!empty|float|int|bfloat|uint|bool|as_)[\w.]+)\(", line):
             steps.append(f"torch.{library[1]}: a library call")
     lines = [textwrap.wrap(f"{n}. {step}", 110, subsequent_indent="   ") for n, step in enumerate(steps, 1)]

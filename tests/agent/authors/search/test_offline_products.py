@@ -14,7 +14,8 @@ from kerneltune.agent.authors.search.author import OfflineAuthor, through
 from kerneltune.agent.commands.session import Lowering
 from kerneltune.tools.judge.correctness.problem import describe
 from kerneltune.tools.sandbox.workers import started_base
-from kerneltune.tools.schema.codec import Json
+from kerneltune.tools.schema.codec import Json, decode
+from kerneltune.tools.schema.plan import Launch, Plan
 from kerneltune.tools.task.load import read_task
 from tests import shared_fork_server
 from tests.agent.authors.search.offline_bench import checked, run
@@ -127,7 +128,8 @@ TASKS = {
 
 @cache
 def proposed() -> dict[str, Json]:
-    tasks = TASKS | LEFT | {"mobile": MOBILE, "steps": STEPS, "block": BLOCK}
+    recurrent = {"steps": STEPS, "relu_steps": STEPS.replace("LSTM(16, 20, 2)", "RNN(16, 20, 2, nonlinearity='relu')")}
+    tasks = TASKS | LEFT | recurrent | {"mobile": MOBILE, "block": BLOCK}
     found: dict[str, Json] = run("propose", {name: HEAD + text for name, text in tasks.items()})
     return found
 
@@ -142,7 +144,9 @@ def test_library_products_of_float32_give_way_to_three_products_of_float16_that_
         ), name
     found = checked(proposed())
     assert [row for row in found if row[3]] == []
-    assert {task for task, sketch, _, _ in found if sketch == "split_products"} == {*TASKS, "mobile", "steps", "block"}
+    assert {task for task, sketch, _, _ in found if sketch == "split_products"} == {
+        *(*TASKS, "mobile", "steps", "relu_steps", "block")
+    }
 
 
 def test_what_a_library_does_better_stays_with_it_and_nothing_is_proposed_where_all_of_it_does() -> None:
@@ -160,14 +164,31 @@ def test_a_library_s_convolutions_come_first_where_some_are_depthwise_and_ours_e
     assert order == {"mobile": ours_first[::-1], "block": ours_first, "linear_relu": ours_first}
 
 
-def test_products_of_recurrent_steps_are_three_of_tf32_beside_those_of_float16_and_plain_elsewhere() -> None:
+def test_products_of_recurrent_steps_are_split_beside_those_of_a_library_and_plain_elsewhere() -> None:
     called = {
         sketch: re.findall(r"recurrent\(.*?\)\n", source.partition("class ModelNew")[2], re.DOTALL)
         for sketch, source in proposed()["steps"]["candidates"].items()
     }
-    assert {sketch: ["precision='tf32x3'" in call for call in calls] for sketch, calls in called.items()} == {
+    assert {sketch: ["split=True" in call for call in calls] for sketch, calls in called.items()} == {
         "split_products": [True],
         "inductor": [False],
+    }
+
+
+def test_all_steps_of_an_lstm_are_one_launch_of_programs_that_wait_and_those_of_relu_a_launch_each() -> None:
+    work = {name: dict(proposed()[name]) for name in ("steps", "relu_steps")}
+    for job in work.values():
+        job["candidates"] = {"split_products": job["candidates"]["split_products"]}
+    launched = {}
+    for name, _, plans, _ in run("trace", work):
+        plan = decode(Plan, plans[0])
+        launches = [step for step in plan.run if isinstance(step, Launch)]
+        named = [(plan.kernels[step.kernel].name, step.cooperative) for step in launches]
+        launched[name] = [one for one in named if one[0] in ("layers_kernel", "recurrent_kernel")]
+    steps_and_layers = 3 + 2
+    assert launched == {
+        "steps": [("layers_kernel", True)],
+        "relu_steps": [("recurrent_kernel", False)] * (steps_and_layers - 1),
     }
 
 
