@@ -175,7 +175,7 @@ def products_with(high, low, down, x, largest):
     x_up, x_down = powers_for(largest)
     x_high, x_low = halves_of(x * x_up)
     made = tl.dot(high, x_high, tl.dot(high, x_low, tl.dot(low, x_high)))
-    return made * (down * x_down)[:, None]
+    return made * x_down * down[:, None]
 
 
 @triton.jit
