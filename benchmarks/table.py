@@ -676,7 +676,7 @@ class Table:
         self._tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
         for task in tasks:
             self._tasks.put(task)
-        self._lock, self._parsing = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         logs = plan.runs_dir / "logs"
         self._fleet = Fleet(plan.command, gpus, logs, self._turn, deadline=plan.deadline, grace_s=plan.grace_s)
         self._calibrated: set[str] = set()
@@ -707,8 +707,7 @@ class Table:
     def _task(self, task: str, worker: GpuWorker) -> None:
         begun, row, self._parts[worker.name] = time.monotonic(), self._row(task), {}
         search = self._plan.again or not row.finished
-        with self._parsing:  # which CPython 3.11 cannot do in two threads at a time
-            made, problems = written(task, self._plan.public, self._plan.runs_dir / "public" / task)
+        made, problems = written(task, self._plan.public, self._plan.runs_dir / "public" / task)
         for problem in problems:
             self._journal(Ended(task, "public", worker.gpu, None, 0.0, problem))
         if search or self._are_new(made, row):

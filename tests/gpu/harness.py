@@ -4,6 +4,7 @@ Does by hand, and without confinement, what `tools.sandbox.workers` does for the
 """
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -305,6 +306,7 @@ def task_file(text: str) -> Path:
     return path
 
 
+@functools.cache
 def spec_of(path: Path) -> TaskSpec:
     """The task as the supervisor knows it; described in a child, so that nothing here touches CUDA."""
     from kerneltune.tools.judge.correctness.problem import describe

@@ -264,13 +264,13 @@ def main() -> int:
     quick = "--quick" in sys.argv
     checks = Checks(report, quick=quick)
     report.check("compile", checks.compile)
-    checks.softmax(harness.task_file(SOFTMAX_TASK))
+    softmax = harness.task_file(SOFTMAX_TASK)  # described once
+    checks.softmax(softmax)
     checks.descriptors(harness.task_file(DOUBLE_TASK))
     checks.measured("trials of the built-in softmax", lambda judge: trials(judge, checks.kernels["built in"]))
-    checks.recovery(harness.task_file(SOFTMAX_TASK))
-    checks.confined(harness.task_file(SOFTMAX_TASK))
-    plain_path = str(harness.task_file(SOFTMAX_TASK))
-    checks.measured("without virtual memory", lambda judge: plain(judge, checks.rows(), plain_path))
+    checks.recovery(softmax)
+    checks.confined(softmax)
+    checks.measured("without virtual memory", lambda judge: plain(judge, checks.rows(), str(softmax)))
     if not quick:
         checks.measured("a large input", lambda judge: large(judge, checks.kernels["twice"]["main"]))
     print(f"{report.failures} failed")

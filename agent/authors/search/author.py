@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kerneltune.agent.attempt import Attempt, Earlier, Proposal, SearchPoint, point_of
 from kerneltune.agent.authors.search.clean import (
+    ELEMENTWISE,
     PRODUCTS,
     CaseArguments,
     LoweredCode,
@@ -49,6 +50,9 @@ _ALGEBRA: dict[str, Json] = {"algebra": True}
 # kernels of a lowering of which other settings are asked for: DenseNet-121 has 153, and each takes 27 s of processor
 # time before the first candidate
 _MOST_KERNELS = 8
+# kernels of a lowering that comes before the one with products of our own, since it is ready far earlier. DenseNet-121
+# has 153 beside cuDNN's convolutions, traced and compiled in 47 s on two busy cores, and 304 with ours, in 177 s
+_MOST_BESIDE = 64
 
 
 def through(call: Callable[[dict[str, Json]], dict[str, Json]]) -> Lower:
@@ -100,7 +104,7 @@ class OfflineAuthor:
         self._given: dict[str, set[str]] = {}  # by task, fingerprints of what was proposed
         self._memory: dict[str, Remembered] = {}
         self._put_off: set[tuple[str, str]] = set()
-        self._only_known: set[str] = set()  # tasks whose code for all shapes takes too long
+        self._only_known: set[str] = set()  # tasks whose code for all shapes takes too long, or would
         self.problems: list[str] = []  # why Inductor's kernels are missing, for a warning to the user
 
     def propose(self, task: TaskSpec, history: Sequence[Attempt], width: int) -> list[Proposal]:
@@ -186,7 +190,7 @@ class OfflineAuthor:
             try:
                 main = self._lower(task.source, {**overrides(task, task.main), "config": config}, self._arch)
                 if not config:
-                    libraries_first = _is_depthwise(main)
+                    libraries_first = _is_depthwise(main) or len(main.kernels) > _MOST_BESIDE
                     found += [*self._split(task, main), *self._rewritten(task, main)]
                 made = clean(task.name, task.source, [main], name)  # raises where there are no kernels to add others to
                 others = self._other_cases(task, main, {}) if others is None else others
@@ -242,6 +246,10 @@ class OfflineAuthor:
         """Code for what the timed case's code does not cover: any shape if Inductor manages, else each case's own."""
         if len(task.cases) == 1:
             return []
+        if len(main.kernels) > _MOST_KERNELS and not any(case.held_out for case in task.cases):
+            # code for any shape took 7 to 43 s of a processor for eight of KernelBench's models, for six of them in
+            # vain (pooling after pooling, attention); that of the other case is as long as the first's, 1.5 to 8 s
+            self._only_known.add(task.sha256)
         codes: list[LoweredCode] = []
         for case in (c for c in task.cases if not c.held_out):  # the timed one counts as uncovered: its shape may vary
             if not any(code.facts.covers(_arguments(case, code.facts)) for code in codes):
@@ -274,7 +282,7 @@ def _is_depthwise(code: LoweredCode) -> bool:
 
 def _reduces(code: LoweredCode) -> bool:
     """Whether some kernel reduces, sorts or scans: without one, the other settings lead to the same kernels."""
-    return not all(name.startswith("triton_poi_") for name in code.kernels)
+    return not all(name.startswith(ELEMENTWISE) for name in code.kernels)
 
 
 _fingerprint = functools.lru_cache(4096)(fingerprint)  # of the same few hundred sources, at each proposal

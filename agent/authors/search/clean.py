@@ -441,12 +441,14 @@ _NAMES = {
     "low_memory_max_pool_with_offsets": "max_pool",
 }  # fmt: skip
 _WORDS = 6  # of a kernel's name
-_KINDS = {"triton_poi_": "elements", "triton_per_": "rows", "triton_red_": "sums", "triton_spl_": "scan"}
+ELEMENTWISE, _ROWS, _SUMS, _SCAN = "triton_poi_", "triton_per_", "triton_red_", "triton_spl_"  # how names begin
+REDUCTIONS = (_ROWS, _SUMS)
+_KINDS = {ELEMENTWISE: "elements", _ROWS: "rows", _SUMS: "sums", _SCAN: "scan"}
 _HOW = {
-    "triton_poi_": "one pass over the elements",
-    "triton_per_": "each row at once",
-    "triton_red_": "each row in steps",
-    "triton_spl_": "rows in parts, each of which waits for those before it",
+    ELEMENTWISE: "one pass over the elements",
+    _ROWS: "each row at once",
+    _SUMS: "each row in steps",
+    _SCAN: "rows in parts, each of which waits for those before it",
 }
 _TRITON_CONSTEXPR = ast.Attribute(ast.Name("triton", ast.Load()), "constexpr_function", ast.Load())
 _TL_CAST = ast.Attribute(ast.Name("tl", ast.Load()), "cast", ast.Load())

@@ -36,7 +36,14 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
 from kerneltune.agent.authors.search import algebra
-from kerneltune.agent.authors.search.clean import RECURRENT, InductorKernel, LoweredCode, LoweringFacts, kernel_texts
+from kerneltune.agent.authors.search.clean import (
+    RECURRENT,
+    REDUCTIONS,
+    InductorKernel,
+    LoweredCode,
+    LoweringFacts,
+    kernel_texts,
+)
 from kerneltune.tools.backends import stand_ins
 from kerneltune.tools.schema.codec import Json, encode, literal, syntax_tree
 from kerneltune.tools.schema.task import rebuilt
@@ -140,7 +147,6 @@ def put(model: nn.Module, path: Path, value: Any) -> None:
 # ---
 # Takes from Inductor what its output refers to but does not contain: launch configurations and helper functions.
 
-_REDUCTIONS = ("triton_red_", "triton_per_")
 _HELPER = re.compile(r"\btriton_helpers\.(\w+)")
 
 
@@ -149,7 +155,7 @@ def _launched(name: str, text: str) -> InductorKernel:
     text = text.replace("triton_helpers.set_driver_to_gpu()", "")  # it would load libcuda
     autotuner = getattr(PyCodeCache.load(text), name)
     configs = [{**c.kwargs, "num_warps": c.num_warps, "num_stages": c.num_stages} for c in autotuner.configs]
-    if name.startswith(_REDUCTIONS):  # several: it does not know along what memory lies, and times one row first
+    if name.startswith(REDUCTIONS):  # several: it does not know along what memory lies, and times one row first
         configs.sort(key=lambda config: -config["XBLOCK"])
     elif configs[0].get("XBLOCK") == 1024 and "YBLOCK" not in configs[0] and "'*fp32'" in text:
         # one load of 16 bytes a thread instead of two: 6.4 GB in 3,014 us on an H200 instead of 3,042 to 3,063

@@ -153,6 +153,57 @@ def test_an_operand_of_little_weight_matters_all_the_same(tmp_path: Path) -> Non
     assert operands_that_matter(Problem.load(task)) == {"input:0": True, "input:1": True}
 
 
+DEEP = """
+import torch
+
+class Model(torch.nn.Module):
+    runs = 0
+
+    def __init__(self):
+        super().__init__()
+        block = lambda: torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.BatchNorm1d(32), torch.nn.Tanh())
+        self.blocks = torch.nn.ModuleList(block() for _ in range(LAYERS))
+        self.unread, self.swallowed = (torch.nn.Parameter(torch.randn(32)) for _ in range(2))
+        self.seems_read = torch.nn.Parameter(torch.randn(32))
+
+    def forward(self, x):
+        Model.runs += 1
+        for block in self.blocks:
+            x = x + block(x)
+        return FORMULA
+
+def get_inputs():
+    return [torch.randn(16, 32)]
+"""
+
+
+def runs_and_dead(folder: Path, layers: int, formula: str) -> tuple[int, list[str]]:
+    """How often the reference of a deep net is run to see which operands matter, and those that do not."""
+    path = folder / "deep.py"
+    path.write_text(DEEP.replace("LAYERS", str(layers)).replace("FORMULA", formula))
+    problem = Problem.load(read_task(path))
+    before: int = vars(type(problem.model))["runs"]
+    matters = operands_that_matter(problem)
+    assert len(matters) == 1 + 6 * layers + 3
+    return vars(type(problem.model))["runs"] - before, [name for name, does in matters.items() if not does]
+
+
+DEAD = ["state:unread", "state:swallowed", "state:seems_read"]
+
+
+def test_the_operands_of_a_deep_net_take_no_more_runs_than_those_of_a_shallow_one(tmp_path: Path) -> None:
+    shallow, dead = runs_and_dead(tmp_path, 4, "x + 1e-9 * self.swallowed")
+    assert dead == DEAD
+    deep, dead = runs_and_dead(tmp_path, 32, "x + 1e-9 * self.swallowed")
+    assert dead == DEAD
+    assert deep <= shallow < 30
+
+
+@pytest.mark.parametrize("formula", ["x + self.seems_read - self.seems_read.detach()", "x.detach()"])
+def test_what_matters_does_not_hang_on_gradients_that_are_not_those_of_the_values(tmp_path: Path, formula: str) -> None:
+    assert runs_and_dead(tmp_path, 2, formula)[1] == DEAD
+
+
 @pytest.mark.parametrize(
     ("forward", "why"),
     [

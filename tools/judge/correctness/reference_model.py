@@ -27,8 +27,11 @@ import torch
 from torch import Generator, Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.conv import _ConvNd
+from torch.overrides import TorchFunctionMode
 
 from kerneltune.tools.judge.correctness.float64 import (
+    NOISE,
+    InFloat64,
     Rounding,
     Selection,
     Watching,
@@ -39,6 +42,7 @@ from kerneltune.tools.judge.correctness.float64 import (
 from kerneltune.tools.judge.correctness.tree import (
     Tree,
     dtype_name,
+    leaves,
     map_leaves,
     map_tensors,
     named,
@@ -362,6 +366,20 @@ def _place(task: TaskFile, error: BaseException) -> str:
     return f", line {line}" if line else ""
 
 
+class _NormsWrittenOut(TorchFunctionMode):
+    """Batch normalisation by running statistics as a formula: torch has no derivative of it by these."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not nn.functional.batch_norm or kwargs.get("training"):  # all but three of its arguments by name
+            return func(*args, **kwargs)
+        x, mean, variance = args
+        sizes = [-1, *[1] * (x.dim() - 2)]
+        made = (x - mean.view(sizes)) * torch.rsqrt(variance + kwargs["eps"]).view(sizes)
+        made = made if kwargs["weight"] is None else made * kwargs["weight"].view(sizes)
+        return made if kwargs["bias"] is None else made + kwargs["bias"].view(sizes)
+
+
 class ReferenceModel:
     """One case's model on one device. `make_room` frees what can be had again; what finds no memory is tried once more
     after it."""
@@ -479,6 +497,41 @@ class ReferenceModel:
             with Watching((arguments, dict(model.state_dict())), whole=whole) as watching:
                 values = self._forward_in_float64(model, arguments)
             return Answer(values, selections=watching.selections(values), whole=watching.whole)
+
+    def first_order(
+        self, inputs: tuple[Any, ...], moved: Callable[[str], Tensor], at: int, weights: Sequence[Tensor]
+    ) -> tuple[dict[str, list[float]], list[float]]:
+        """By how much the sum of output `at`, by each of the weights, changes in float64 and to first order, when each
+        floating operand ("input:0", "state:weight") is replaced by what is `moved`; and by how much all these together
+        miss a difference of two runs, since a forward that detaches, or has a backward of its own, may have other
+        gradients than values. Raises TaskError where there is no gradient."""
+        with blame(self.task, "the gradient of forward()"), default_float64(), torch.no_grad():
+            model, arguments = copy.deepcopy(self.model).double(), map_tensors(widened, inputs)
+            operands = {f"input:{path}": t for path, t in leaves(arguments) if isinstance(t, Tensor)}
+            operands |= {f"state:{name}": t for name, t in model.state_dict(keep_vars=True).items()}
+            operands = {n: t.requires_grad_() for n, t in operands.items() if t.is_floating_point() and t.numel()}
+
+            wide = InFloat64()  # type: ignore[no-untyped-call]
+
+            def sums() -> list[Tensor]:
+                seed_everything(self._seed)
+                with torch.device(self.device), state_kept(model), _NormsWrittenOut(), wide:
+                    output = [*tensors(model(*map_tensors(Tensor.clone, arguments)))][at]
+                    return [(output * weight).sum() for weight in weights]
+
+            moves = {name: moved(name) - tensor for name, tensor in operands.items()}
+            changes: dict[str, list[float]] = {name: [] for name in operands}
+            with torch.enable_grad():
+                before = sums()
+            for total in before:
+                slopes = torch.autograd.grad(total, [*operands.values()], retain_graph=True, materialize_grads=True)
+                for (name, move), slope in zip(moves.items(), slopes, strict=True):
+                    changes[name].append(float((slope * move).sum()))
+            for name, tensor in operands.items():
+                tensor.add_(moves[name], alpha=NOISE)
+            differences = [float(after - total) / NOISE for after, total in zip(sums(), before, strict=True)]
+            told = map(sum, zip(*changes.values(), strict=True))
+            return changes, [abs(a - b) for a, b in zip(differences, told, strict=True)]
 
     def _faster_without_cudnn(self, inputs: tuple[Any, ...]) -> bool:
         if self.device == "cpu" or not any(isinstance(module, _ConvNd) for module in self.model.modules()):

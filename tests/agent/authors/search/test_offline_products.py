@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
 import torch
 
 from kerneltune.agent.authors.search import experts
@@ -162,6 +163,48 @@ def test_a_library_s_convolutions_come_first_where_some_are_depthwise_and_ours_e
     order = {name: list(proposed()[name]["candidates"])[:2] for name in ("mobile", "block", "linear_relu")}
     ours_first = ["split_products", "inductor"]
     assert order == {"mobile": ours_first[::-1], "block": ours_first, "linear_relu": ours_first}
+
+
+MANY = """
+SIZE = 80
+CASES = [{"name": "other", "SIZE": 90, "held_out": HELD_OUT}]
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return [torch.relu(x[..., : at + 1]) for at in range(COUNT)]
+
+
+def get_inputs():
+    return [torch.randn(1, 8, 5, SIZE)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(66, False), (10, True)])
+def test_of_many_kernels_those_beside_a_library_come_first_and_no_shapes_but_known_ones_are_asked_for_unless_held_out(
+    tmp_path: Path, count: int, held_out: bool
+) -> None:
+    path, asked = tmp_path / "many.py", list[Json]()
+    path.write_text(HEAD + MANY.replace("COUNT", str(count)).replace("HELD_OUT", str(held_out)))
+    with shared_fork_server.forked(started_base()) as machine, contextlib.closing(Lowering(machine)) as lowering:
+
+        def call(body: dict[str, Json]) -> dict[str, Json]:
+            asked.append(body["overrides"])
+            return lowering.call(body, 120.0)
+
+        names = [sketch.name for sketch in OfflineAuthor(through(call), 90).sketches(describe(read_task(path)))]
+    assert names == (["split_products", "inductor"] if held_out else ["inductor", "split_products"])
+    assert any("dynamic" in overrides for overrides in asked) == held_out
+    assert any(overrides["SIZE"] == 90 for overrides in asked if "SIZE" in overrides) != held_out
 
 
 def test_products_of_recurrent_steps_are_split_beside_those_of_a_library_and_plain_elsewhere() -> None:
