@@ -6,7 +6,8 @@
 # search: STEP_N = 32 64 128
 # search: BLOCK_N = 64 128
 # search: STEP_M = 32 64 128
-# search: NUM_WARPS = 4 8
+# search: QUERY_WARPS = 4 8
+# search: KEY_WARPS = 4 8
 # search: NUM_STAGES = 1 2 3
 """Backward of attention without its matrix of scores, which both kernels make again, block by block.
 
@@ -20,11 +21,12 @@ Blocks above the diagonal are never read, those on it are masked. Blocks that ta
 dp rather than from the output: where one key has all weight, dp - delta is then 0 but for float32's rounding.
 """
 
-BLOCK_M = 128  # queries that a program of `queries_kernel` keeps
-STEP_N = 64  # keys of a step of it
-BLOCK_N = 128  # keys that a program of `keys_kernel` keeps
-STEP_M = 64  # queries of a step of it
-NUM_WARPS = 8
+BLOCK_M = 64  # queries that a program of `queries_kernel` keeps
+STEP_N = 64  # keys of a step there
+QUERY_WARPS = 4
+BLOCK_N = 64  # keys that a program of `keys_kernel` keeps
+STEP_M = 64  # queries of a step there, for heads of 64; half as many for heads of 128, whose accumulators need room
+KEY_WARPS = 4
 NUM_STAGES = 2
 
 
@@ -32,14 +34,14 @@ NUM_STAGES = 2
 def rows_of(ptr, row, rows, D: tl.constexpr, DEPTH: tl.constexpr):
     """Rows of a matrix of D columns; those beyond the last are 0."""
     d = tl.arange(0, DEPTH)
-    at = row[:, None].to(tl.int64) * D + d[None, :]
+    at = row[:, None] * D + d[None, :]
     return tl.load(ptr + at, mask=(row[:, None] < rows) & (d[None, :] < D), other=0.0)
 
 
 @triton.jit
 def put(ptr, values, row, rows, D: tl.constexpr, DEPTH: tl.constexpr):
     d = tl.arange(0, DEPTH)
-    at = row[:, None].to(tl.int64) * D + d[None, :]
+    at = row[:, None] * D + d[None, :]
     tl.store(ptr + at, values.to(ptr.dtype.element_ty), mask=(row[:, None] < rows) & (d[None, :] < D))
 
 
@@ -169,8 +171,10 @@ def keys_kernel(
 def tile(depth, size, kept, step, rows, steps):
     """Rows that a program keeps, rows of a step, and stages, for heads of `depth` elements of `size` bytes, which
     shared memory has room for."""
-    if size > 2 or depth > 128:
-        kept, step = 64 if size == 2 else 32, 32
+    if size > 2:
+        kept, step = 32, 16
+    elif depth > 128:
+        kept, step = 64, 32
     kept = min(kept, max(16, triton.next_power_of_2(rows)))
     step = min(step, max(16, triton.next_power_of_2(steps)))
     # two matrices of each; float32 lies there twice, once for each of the parts that it is multiplied in
@@ -191,11 +195,11 @@ def attention_backward(gradient, q, k, v, causal):
     bm, bn, stages = tile(padded, q.element_size(), BLOCK_M, STEP_N, queries, keys)
     queries_kernel[(batch * heads, triton.cdiv(queries, bm))](
         gradient, q, k, v, dq, level, delta, heads, shared, queries, keys, scale, root,
-        CAUSAL=causal, D=depth, DEPTH=padded, BM=bm, BN=bn, num_warps=NUM_WARPS, num_stages=stages,
+        CAUSAL=causal, D=depth, DEPTH=padded, BM=bm, BN=bn, num_warps=max(QUERY_WARPS, padded // 32), num_stages=stages,
     )  # fmt: skip
-    bn, bm, stages = tile(padded, q.element_size(), BLOCK_N, STEP_M, keys, queries)
+    bn, bm, stages = tile(padded, q.element_size(), BLOCK_N, STEP_M * 64 // max(64, padded), keys, queries)
     keys_kernel[(batch * heads // shared, triton.cdiv(keys, bn))](
         gradient, q, k, v, dk, dv, level, delta, shared, queries, keys, scale, root,
-        CAUSAL=causal, D=depth, DEPTH=padded, BM=bm, BN=bn, num_warps=NUM_WARPS, num_stages=stages,
+        CAUSAL=causal, D=depth, DEPTH=padded, BM=bm, BN=bn, num_warps=max(KEY_WARPS, padded // 32), num_stages=stages,
     )  # fmt: skip
     return dq, dk, dv
