@@ -2,6 +2,9 @@
 # gradients: q, k, v = attention_backward(gradient, q, k, v, True) of F.scaled_dot_product_attention(q, k, v, is_causal=True) where q: B H S D<257, k: B H S D, v: B H S D
 # gradients: q, k, v = attention_backward(gradient, q, k, v, True) of F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) where q: B H S D<257, k: B G S D, v: B G S D
 # gradients: q, k, v = attention_backward(gradient, q, k, v, False) of F.scaled_dot_product_attention(q, k, v) where q: B H S D<257, k: B H T D, v: B H T D
+# step: q, k, v = attention_gradients(saved, gradient, True) after attention_saving(q, k, v, True) of F.scaled_dot_product_attention(q, k, v, is_causal=True) where q: B H S D<257, k: B H S D, v: B H S D
+# step: q, k, v = attention_gradients(saved, gradient, True) after attention_saving(q, k, v, True) of F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) where q: B H S D<257, k: B G S D, v: B G S D
+# step: q, k, v = attention_gradients(saved, gradient, False) after attention_saving(q, k, v, False) of F.scaled_dot_product_attention(q, k, v) where q: B H S D<257, k: B H T D, v: B H T D
 # search: BLOCK_M = 64 128
 # search: STEP_N = 32 64 128
 # search: BLOCK_N = 64 128
@@ -13,12 +16,12 @@
 
 With p the softmax and dp = dy v^T, the gradient of a row's scores is p (dp - delta), delta being the row's sum of p dp.
 `queries_kernel` keeps a block of queries and walks over the keys twice: first for each row's delta and its level, the
-log2 of the sum of its exponentials; then, with both, for dq. `keys_kernel` keeps a block of keys and walks over the
+log2 of the sum of its exponentials; then, with both, for dq. In a training step the forward (`outputs_kernel`) has left
+the levels and its output y, of which delta is the sum of dy y: so there the first walk, 2 of 9 products, is not made. `keys_kernel` keeps a block of keys and walks over the
 queries that see it, those of all heads that share it, for dk and dv; its blocks are transposed, so that both go into the
 next product from registers. No atomics: the result is the same each time.
 
-Blocks above the diagonal are never read, those on it are masked. Blocks that take longest come first. delta comes from p
-dp rather than from the output: where one key has all weight, dp - delta is then 0 but for float32's rounding.
+Blocks above the diagonal are never read, those on it are masked. Blocks that take longest come first.
 """
 
 BLOCK_M = 64  # queries that a program of `queries_kernel` keeps
@@ -71,6 +74,51 @@ def levels(
 
 
 @triton.jit
+def outputs(
+    acc, top, total, q, k, v, i, first, end, keys, scale,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    for start in tl.range(first, end, BN):
+        j = start + tl.arange(0, BN)
+        s = tl.dot(q, tl.trans(rows_of(k, j, keys, D, DEPTH)), input_precision="tf32x3")
+        if MASKED:
+            seen = j[None, :] < keys
+            if CAUSAL:
+                seen = seen & (j[None, :] <= i[:, None])
+            s = tl.where(seen, s, -float("inf"))
+        higher = tl.maximum(top, tl.max(s, 1) * scale)
+        p = tl.exp2(s * scale - higher[:, None])
+        shrink = tl.exp2(top - higher)
+        total = total * shrink + tl.sum(p, 1)
+        values = rows_of(v, j, keys, D, DEPTH)
+        acc = tl.dot(p.to(values.dtype), values, acc * shrink[:, None], input_precision="tf32x3")
+        top = higher
+    return acc, top, total
+
+
+@triton.jit
+def outputs_kernel(
+    q_ptr, k_ptr, v_ptr, y_ptr, level_ptr, heads, shared, queries, keys, scale,
+    CAUSAL: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    block = tl.num_programs(1) - 1 - tl.program_id(1)
+    head = tl.program_id(0).to(tl.int64)  # of all batches
+    own = head // heads * (heads // shared) + head % heads // shared  # the head of keys that this head sees
+    i = block * BM + tl.arange(0, BM)
+    q = rows_of(q_ptr + head * queries * D, i, queries, D, DEPTH)
+    k, v = k_ptr + own * keys * D, v_ptr + own * keys * D
+    bare = (tl.minimum(block * BM, keys) if CAUSAL else keys) // BN * BN
+    end = tl.minimum((block + 1) * BM, keys) if CAUSAL else keys
+    acc = tl.zeros((BM, DEPTH), tl.float32)
+    top = tl.full((BM,), -float("inf"), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    acc, top, total = outputs(acc, top, total, q, k, v, i, 0, bare, keys, scale, False, CAUSAL, D, DEPTH, BN)
+    acc, top, total = outputs(acc, top, total, q, k, v, i, bare, end, keys, scale, True, CAUSAL, D, DEPTH, BN)
+    put(y_ptr + head * queries * D, acc / total[:, None], i, queries, D, DEPTH)
+    tl.store(level_ptr + head * queries + i, top + tl.log2(total), mask=i < queries)
+
+
+@triton.jit
 def of_queries(
     dq, level, delta, q, dy, k, v, i, first, end, keys, scale,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr, BN: tl.constexpr,
@@ -92,8 +140,8 @@ def of_queries(
 
 @triton.jit
 def queries_kernel(
-    dy_ptr, q_ptr, k_ptr, v_ptr, dq_ptr, level_ptr, delta_ptr, heads, shared, queries, keys, scale, root,
-    CAUSAL: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    dy_ptr, q_ptr, k_ptr, v_ptr, y_ptr, dq_ptr, level_ptr, delta_ptr, heads, shared, queries, keys, scale, root,
+    SAVED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     block = tl.num_programs(1) - 1 - tl.program_id(1)
     head = tl.program_id(0).to(tl.int64)  # of all batches
@@ -104,17 +152,22 @@ def queries_kernel(
     k, v = k_ptr + own * keys * D, v_ptr + own * keys * D
     bare = (tl.minimum(block * BM, keys) if CAUSAL else keys) // BN * BN
     end = tl.minimum((block + 1) * BM, keys) if CAUSAL else keys
-    top = tl.full((BM,), -float("inf"), tl.float32)
-    total = tl.zeros((BM,), tl.float32)
-    along = tl.zeros((BM,), tl.float32)
-    top, total, along = levels(
-        top, total, along, q, dy, k, v, i, 0, bare, keys, scale, False, CAUSAL, D, DEPTH, BN
-    )  # fmt: skip
-    top, total, along = levels(
-        top, total, along, q, dy, k, v, i, bare, end, keys, scale, True, CAUSAL, D, DEPTH, BN
-    )  # fmt: skip
-    level, delta = top + tl.log2(total), along / total
-    tl.store(level_ptr + head * queries + i, level, mask=i < queries)
+    if SAVED:
+        level = tl.load(level_ptr + head * queries + i, mask=i < queries, other=0.0)
+        y = rows_of(y_ptr + head * queries * D, i, queries, D, DEPTH)
+        delta = tl.sum(dy.to(tl.float32) * y.to(tl.float32), 1)
+    else:
+        top = tl.full((BM,), -float("inf"), tl.float32)
+        total = tl.zeros((BM,), tl.float32)
+        along = tl.zeros((BM,), tl.float32)
+        top, total, along = levels(
+            top, total, along, q, dy, k, v, i, 0, bare, keys, scale, False, CAUSAL, D, DEPTH, BN
+        )  # fmt: skip
+        top, total, along = levels(
+            top, total, along, q, dy, k, v, i, bare, end, keys, scale, True, CAUSAL, D, DEPTH, BN
+        )  # fmt: skip
+        level, delta = top + tl.log2(total), along / total
+        tl.store(level_ptr + head * queries + i, level, mask=i < queries)
     tl.store(delta_ptr + head * queries + i, delta, mask=i < queries)
     dq = tl.zeros((BM, DEPTH), tl.float32)
     dq = of_queries(dq, level, delta, q, dy, k, v, i, 0, bare, keys, scale, False, CAUSAL, D, DEPTH, BN)
@@ -183,22 +236,51 @@ def tile(depth, size, kept, step, rows, steps):
     return kept, step, max(1, min(NUM_STAGES, room // taken))
 
 
+def sizes(q, k):
+    """Heads, heads of queries that share one of keys, queries, keys, and the factors of scores, 2 to whose power is e
+    to the power of the other one's."""
+    root = q.shape[3] ** -0.5
+    return q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], root * 1.4426950408889634, root
+
+
+def attention_saving(q, k, v, causal):
+    """The output; and what its gradients need, with it and the levels of its rows."""
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    heads, shared, queries, keys, scale, _ = sizes(q, k)
+    y, level = torch.empty_like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    padded = max(16, triton.next_power_of_2(q.shape[3]))
+    bm, bn, stages = tile(padded, q.element_size(), BLOCK_M, STEP_N, queries, keys)
+    outputs_kernel[(q.shape[0] * heads, triton.cdiv(queries, bm))](
+        q, k, v, y, level, heads, shared, queries, keys, scale,
+        CAUSAL=causal, D=q.shape[3], DEPTH=padded, BM=bm, BN=bn, num_warps=max(QUERY_WARPS, padded // 32),
+        num_stages=stages,
+    )  # fmt: skip
+    return (y,), (q, k, v, y, level)
+
+
+def attention_gradients(saved, gradient, causal):
+    q, k, v, y, level = saved
+    return launch(gradient.contiguous(), q, k, v, y, level, causal, True)
+
+
 def attention_backward(gradient, q, k, v, causal):
     gradient, q, k, v = gradient.contiguous(), q.contiguous(), k.contiguous(), v.contiguous()
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    batch, heads, queries, depth = q.shape
-    shared, keys = heads // k.shape[1], k.shape[2]
-    level, delta = (torch.empty((batch, heads, queries), dtype=torch.float32, device=q.device) for _ in range(2))
-    padded = max(16, triton.next_power_of_2(depth))
-    root = depth**-0.5
-    scale = root * 1.4426950408889634
+    level = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    return launch(gradient, q, k, v, None, level, causal, False)
+
+
+def launch(gradient, q, k, v, y, level, causal, saved):
+    dq, dk, dv, delta = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), torch.empty_like(level)
+    heads, shared, queries, keys, scale, root = sizes(q, k)
+    depth, padded = q.shape[3], max(16, triton.next_power_of_2(q.shape[3]))
     bm, bn, stages = tile(padded, q.element_size(), BLOCK_M, STEP_N, queries, keys)
-    queries_kernel[(batch * heads, triton.cdiv(queries, bm))](
-        gradient, q, k, v, dq, level, delta, heads, shared, queries, keys, scale, root,
-        CAUSAL=causal, D=depth, DEPTH=padded, BM=bm, BN=bn, num_warps=max(QUERY_WARPS, padded // 32), num_stages=stages,
+    queries_kernel[(q.shape[0] * heads, triton.cdiv(queries, bm))](
+        gradient, q, k, v, y, dq, level, delta, heads, shared, queries, keys, scale, root,
+        SAVED=saved, CAUSAL=causal, D=depth, DEPTH=padded, BM=bm, BN=bn,
+        num_warps=max(QUERY_WARPS, padded // 32), num_stages=stages,
     )  # fmt: skip
     bn, bm, stages = tile(padded, q.element_size(), BLOCK_N, STEP_M * 64 // max(64, padded), keys, queries)
-    keys_kernel[(batch * heads // shared, triton.cdiv(keys, bn))](
+    keys_kernel[(q.shape[0] * heads // shared, triton.cdiv(keys, bn))](
         gradient, q, k, v, dk, dv, level, delta, shared, queries, keys, scale, root,
         CAUSAL=causal, D=depth, DEPTH=padded, BM=bm, BN=bn, num_warps=max(KEY_WARPS, padded // 32), num_stages=stages,
     )  # fmt: skip

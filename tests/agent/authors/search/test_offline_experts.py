@@ -203,6 +203,24 @@ def test_experts_for_gradients_compute_those_of_autograd(tmp_path: Path) -> None
     assert sorted(found) == sorted((name, expert, "") for expert, names in GRADIENTS.items() for name in names)
 
 
+def test_attention_s_expert_for_a_training_step_saves_levels_and_is_none_for_gradients_alone(tmp_path: Path) -> None:
+    deep = hard_task("F.scaled_dot_product_attention(x, y, z)", ((1, 2, 70, 128), *[(1, 2, 33, 128)] * 2))
+    forwards = {name: find_task(name).source for name in ("causal_attention", "gqa_attention")} | {"deep": deep}
+    for name, text in forwards.items():
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        path.write_text(backward_source(describe(read_task(path)), text, step=True))
+    found = problems(sorted(tmp_path.glob("*.py")))
+    assert sorted(found) == [(name, "attention_backward", "") for name in sorted(forwards)]
+    step = describe(read_task(tmp_path / "deep.py"))
+    (sketch,) = experts(step)
+    assert "    def save(self, x, y, z):\n        return attention_saving(x, y, z, False)\n" in sketch.source
+    assert names(replace(step, source=step.source.replace("*_results, ", ""))) == {"attention_backward"}
+    swiglu = ROOT / "tools" / "tasks" / "swiglu.py"
+    other = backward_source(describe(read_task(swiglu)), swiglu.read_text(), step=True)
+    assert names(replace(describe(read_task(swiglu)), name="mine", source=other)) == set()
+
+
 ROTARY = """import torch
 import torch.nn as nn
 class Model(nn.Module):
