@@ -584,7 +584,7 @@ def test_a_kernel_of_a_training_step_is_given_what_it_saved_and_runs_whole_where
     op.patch(norm)
     x = torch.randn(shape)
 
-    def gradients(model: nn.Module) -> tuple[list[torch.Size], tuple[torch.Tensor, ...]]:
+    def gradients(model: Norm) -> tuple[list[torch.Size], tuple[torch.Tensor, ...]]:
         answer = model(given := x.clone().requires_grad_())
         saved: Any = answer.grad_fn
         shapes = [t.shape for t in saved.saved_tensors] if model is norm else []

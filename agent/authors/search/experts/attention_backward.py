@@ -16,10 +16,12 @@
 
 With p the softmax and dp = dy v^T, the gradient of a row's scores is p (dp - delta), delta being the row's sum of p dp.
 `queries_kernel` keeps a block of queries and walks over the keys twice: first for each row's delta and its level, the
-log2 of the sum of its exponentials; then, with both, for dq. In a training step the forward (`outputs_kernel`) has left
-the levels and its output y, of which delta is the sum of dy y: so there the first walk, 2 of 9 products, is not made. `keys_kernel` keeps a block of keys and walks over the
+log2 of the sum of its exponentials; then, with both, for dq. `keys_kernel` keeps a block of keys and walks over the
 queries that see it, those of all heads that share it, for dk and dv; its blocks are transposed, so that both go into the
 next product from registers. No atomics: the result is the same each time.
+
+In a training step the forward, `outputs_kernel`, leaves the levels and its output y, and delta is the sum of dy y. So the
+first walk, 2 of 9 products, is not made there.
 
 Blocks above the diagonal are never read, those on it are masked. Blocks that take longest come first.
 """
@@ -35,7 +37,7 @@ NUM_STAGES = 2
 
 @triton.jit
 def rows_of(ptr, row, rows, D: tl.constexpr, DEPTH: tl.constexpr):
-    """Rows of a matrix of D columns; those beyond the last are 0."""
+    """Rows of a head's matrix, of less than 2^31 elements; those beyond the last are 0."""
     d = tl.arange(0, DEPTH)
     at = row[:, None] * D + d[None, :]
     return tl.load(ptr + at, mask=(row[:, None] < rows) & (d[None, :] < D), other=0.0)
@@ -237,8 +239,7 @@ def tile(depth, size, kept, step, rows, steps):
 
 
 def sizes(q, k):
-    """Heads, heads of queries that share one of keys, queries, keys, and the factors of scores, 2 to whose power is e
-    to the power of the other one's."""
+    """Heads, those that share one of keys, queries, keys, and the factor of scores with and without log2 e in it."""
     root = q.shape[3] ** -0.5
     return q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], root * 1.4426950408889634, root
 
