@@ -196,7 +196,7 @@ class Result:
 
         Args:
             path: The file to write. Its name is the module's.
-            backward: The result of a run with `backward=True`: then the kernel can be trained through.
+            backward: The result of a run with `backward=True` or `step=True`: then the kernel can be trained through.
 
         Returns:
             The path.
@@ -263,6 +263,7 @@ def optimize(
     *,
     made_with: Mapping[str, Any] | None = None,
     backward: bool = False,
+    step: bool = False,
     model: str | None = None,
     base_url: str | None = None,
     retry_time_s: int | None = None,
@@ -301,6 +302,7 @@ def optimize(
         inputs: What the function or module is called with, as `Task.from_callable` takes it.
         made_with: Arguments of the module's constructor that cannot be read from the module.
         backward: Optimise the gradients, which are a task of their own. `Result.package` joins both kernels.
+        step: Optimise outputs and gradients together, with what is saved between them; for `Result.package` likewise.
         model: Who writes the kernels: "offline" (no model), "anthropic", "openai", or "chat:ID" with `base_url`.
         base_url: The address of a server with OpenAI's API.
         retry_time_s: Seconds to go on asking a model that does not answer.
@@ -347,8 +349,10 @@ def optimize(
             raise UsageError("give the inputs that it is called with: kerneltune.optimize(tail, [x, bias])")
         task = Task.from_callable(task, inputs, made_with=made_with, runs_dir=runs_dir)
         written = rewritten(task.path, task.source)
-    if backward:
-        name, text = fitted(written, functools.partial(gradients_of, _task_name(task)))
+    if backward and step:
+        raise UsageError("a step is for gradients, too; give one of backward and step")
+    if backward or step:
+        name, text = fitted(written, functools.partial(gradients_of, _task_name(task), step=step))
         task, written = _written(text, name, None, runs_dir), None
     from kerneltune.agent.commands.lifecycle import run_task
 

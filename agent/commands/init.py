@@ -147,21 +147,21 @@ def fitted(written: Iterator[Path] | None, work: Callable[[], T], tell: Callable
             tell(f"{first}; trying with fewer sizes that vary")
 
 
-def written_gradients(task: str) -> Path:
-    """The file of the task of a task's gradients, written into this folder unless it is there already, as it would be
-    written now. Raises UsageError where another file of its name is there, TaskError."""
-    name, text = gradients_of(task)
+def written_gradients(task: str, *, step: bool = False) -> Path:
+    """The file of the task of a task's gradients, or of its training step, written into this folder unless it is there
+    already, as it would be written now. Raises UsageError where another file of its name is there, TaskError."""
+    name, text = gradients_of(task, step=step)
     return _kept(Path(f"{name}_task.py"), text, task)
 
 
-def gradients_of(task: str) -> tuple[str, str]:
-    """The task of a task's gradients: what it is called, and its file. Raises TaskError."""
+def gradients_of(task: str, *, step: bool = False) -> tuple[str, str]:
+    """The task of a task's gradients, or of its training step: what it is called, and its file. Raises TaskError."""
     from kerneltune.tools.task.load import described, find_task
     from kerneltune.tools.task.write import backward_source
 
     file = find_task(task)
-    text = backward_source(described(file) or checked_task(file).task, file.source)
-    return f"{file.name.removesuffix('_task')}_backward", text
+    text = backward_source(described(file) or checked_task(file).task, file.source, step=step)
+    return f"{file.name.removesuffix('_task')}_{'step' if step else 'backward'}", text
 
 
 def _kept(path: Path, text: str, source: str) -> Path:

@@ -67,7 +67,8 @@ def package(
     ] = "file",
     overwrite: Annotated[bool, Parameter(help="Replace what is there.", negative="")] = False,
     backward: Annotated[
-        str | None, Parameter(metavar="ATTEMPT", help="The kernel of its gradients, of a run with --backward.")
+        str | None,
+        Parameter(metavar="ATTEMPT", help="The kernel of its gradients, of a run with --backward or --step."),
     ] = None,
     task: MovedTask = None,
     trust_task: TrustTask = False,

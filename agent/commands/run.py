@@ -68,6 +68,10 @@ def run(
     backward: Annotated[
         bool, _what(help="Optimise the gradients of the task, as a task of its own.", negative="")
     ] = False,
+    step: Annotated[
+        bool,
+        _what(help="Optimise outputs and gradients together, with what is saved between them.", negative=""),
+    ] = False,
     model: Annotated[str | None, _author(metavar="MODEL", help=f"{SPELLINGS}.")] = None,
     base_url: Annotated[
         str | None, _author(metavar="URL", help="The model's server, such as http://localhost:8000/v1.")
@@ -144,19 +148,23 @@ def run(
         say(f"{task}: the task that was written from {source}; lines with LOOK are guesses")
     elif shape or dtype:
         raise UsageError("--shape and --dtype are for --task FILE.py:NAME; a task file has its own")
-    if backward:
-        task, written = fitted(written, partial(_of_gradients, task), say), None
+    if backward or step:
+        task, written = fitted(written, partial(_of_gradients, task, backward=backward, step=step), say), None
     return _run_shown(task, resume, settings, json=json, plain=plain, trust_task=trust_task, written=written)
 
 
-def _of_gradients(task: str | None) -> str:
-    """The file with the task of a task's gradients, written into this folder. Raises UsageError."""
+def _of_gradients(task: str | None, *, backward: bool, step: bool) -> str:
+    """The file with the task of a task's gradients, or of its training step, written into this folder. Raises
+    UsageError."""
     from kerneltune.agent.commands.init import written_gradients
 
+    flag, what = ("--step", "a training step") if step else ("--backward", "the gradients")
+    if backward and step:
+        raise UsageError("--step is for gradients, too; give one of --backward and --step")
     if task is None:
-        raise UsageError("--backward is for --task; a run goes on with what it began with")
-    path = written_gradients(task)
-    say(f"{path}: the task of the gradients of {task}; then: optimize package RUN-OF-THAT --backward RUN-OF-THIS")
+        raise UsageError(f"{flag} is for --task; a run goes on with what it began with")
+    path = written_gradients(task, step=step)
+    say(f"{path}: the task of {what} of {task}; then: optimize package RUN-OF-THAT --backward RUN-OF-THIS")
     return str(path)
 
 

@@ -173,6 +173,45 @@ def test_a_model_trains_with_a_kernel_and_one_for_its_gradients(tmp_path: Path) 
     assert "is not the task of the gradients of tail_backward_task" in wrong.stderr
 
 
+ATTENTION = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, q, k, v): return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+def get_inputs(): return [torch.randn(1, 2, 33, 16) for _ in range(3)]
+def get_init_inputs(): return []
+"""
+STEP = """
+import torch
+import attention_kernel as op
+from attention_task import Model
+inputs = [torch.randn(1, 2, 33, 16, requires_grad=True) for _ in range(3)]
+found, wanted = op.ModelNew()(*inputs), Model()(*inputs)
+through = torch.randn_like(wanted)
+torch.testing.assert_close(torch.autograd.grad(found, inputs, through), torch.autograd.grad(wanted, inputs, through))
+print([list(t.shape) for t in op.ModelNew()(*inputs).grad_fn.saved_tensors[6:]])
+"""
+
+
+@pytest.mark.timeout(300)
+def test_attention_trains_with_what_the_kernel_of_its_step_saved(tmp_path: Path) -> None:
+    (tmp_path / "attention_task.py").write_text(ATTENTION)
+    few = ("--model", "offline", "--plain")
+    assert optimize("--task", "attention_task.py", "--max-attempts", "1", *few, cwd=tmp_path).returncode == 0
+    done = optimize("--task", "attention_task.py", "--step", "--max-attempts", "3", *few, cwd=tmp_path)
+    assert (done.returncode, "attention_step_task.py: the task of a training step" in done.stderr) == (0, True), (
+        done.stderr
+    )
+    forward, step = (next(p.name for p in (tmp_path / "runs").glob(f"*-attention_{n}task-*")) for n in ("", "step_"))
+    lowered = optimize("package", forward, "--backward", f"{step}/1", "-o", "lowered.py", cwd=tmp_path)
+    assert "is not in two halves" in lowered.stderr
+    made = optimize("package", forward, "--backward", f"{step}/3", "-o", "attention_kernel.py", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    used = python(tmp_path, "-c", STEP, TRITON_INTERPRET="1")
+    assert used.stdout == "[[1, 2, 33, 16], [1, 2, 33]]\n", used.stderr  # the output, and a number for each row
+    both = optimize("--task", "attention_task.py", "--step", "--backward", cwd=tmp_path)
+    assert "give one of --backward and --step" in both.stderr
+
+
 def test_the_layout_of_the_hub_has_the_file_as_a_package_with_what_its_library_reads(place: Path) -> None:
     (run,) = (p.name for p in (place / "runs").iterdir() if p.is_dir())
     made = told(optimize("package", run, "--layout", "huggingface", "--json", cwd=place))

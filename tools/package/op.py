@@ -61,13 +61,15 @@ class Entry(NamedTuple):
 class PackagedKernel(NamedTuple):
     """A kernel, and the task that it was verified for. `folds`: whether the reference gives the same for more leading
     dimensions than were verified; `keeps`: whether the host code may keep something between calls; `launched`: kernels
-    whose launches torch.compile can see."""
+    whose launches torch.compile can see; `saves`: of a kernel of a training step, the outputs that its ModelNew gives
+    before the gradients. It has a method for each half: `save` and `gradients`."""
 
     folds: bool
     keeps: bool
     launched: tuple[str, ...]
     source: str
     reference: str
+    saves: int = 0
 
 
 class Given(NamedTuple):
@@ -380,11 +382,13 @@ class _Bound:
         module = _new_kernel(entry.kernel) if keeps else _kernels[entry.kernel]
         model = _made(module.ModelNew, entry.init, device)
         paths = _paired(dict(model.state_dict(keep_vars=True)), entry.state)
-        self.forward, self.seen = _on(device, model.forward), _versions(state) if keeps else None
+        self.forward, self.seen = _on(device, _forward_of(model, entry)), _versions(state) if keeps else None
+        if KERNELS[entry.kernel].saves:
+            halves: Any = model
+            self.save, self.gradients = _on(device, halves.save), _on(device, halves.gradients)
         self.given: Sequence[Tensor] = ()
         self.holds_more = _holds_more(model, paths)
-        chooses = any(word in KERNELS[entry.kernel].source for word in ("autotune", "configs"))
-        self.begins_otherwise = chooses or keeps or self.holds_more
+        self.begins_otherwise = _chooses(KERNELS[entry.kernel]) or keeps or self.holds_more
         self._slots = [_slot(model, paths[key]) if key in paths else ({}, "", {}) for key in entry.state]
         if keeps:
             self._slots = [(held, leaf, {}) for held, leaf, _ in self._slots]
@@ -397,6 +401,16 @@ class _Bound:
         for (held, leaf, also), tensor in zip(self._slots, state, strict=True):
             held[leaf] = also[leaf] = tensor
         self.given = state
+
+
+def _chooses(kernel: PackagedKernel) -> bool:
+    return any(word in kernel.source for word in ("autotune", "configs"))
+
+
+def _forward_of(model: Any, entry: Entry) -> Callable[..., Any]:
+    """What a ModelNew computes; of a training step the gradients alone."""
+    saves = KERNELS[entry.kernel].saves
+    return (lambda *inputs: model.forward(*inputs)[saves:]) if saves else model.forward
 
 
 def _on(device: torch.device, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -483,11 +497,7 @@ class _Place:
     def run(self, number: int, tensors: Sequence[Tensor], state: Sequence[Tensor]) -> Any:
         """What the kernel of an entry returns."""
         device = _first(tensors, state).device
-        bound = self.bound.get((number, device))
-        if bound is None or (bound.seen is not None and bound.seen != _versions(state)):
-            bound = self.bound[number, device] = _Bound(VERIFIED[number], state, device)
-        if bound.given is not state:
-            bound.give(state)
+        bound = self.bound_to(number, device, state)
         inputs = _FILL_INPUTS[number](tensors)
         found = bound.forward(*inputs)
         if not bound.begins_otherwise:
@@ -506,6 +516,35 @@ class _Place:
             self.holding.add(number)
         return found
 
+    def bound_to(self, number: int, device: torch.device, state: Sequence[Tensor]) -> _Bound:
+        """The kernel of an entry with that state."""
+        bound = self.bound.get((number, device))
+        if bound is None or (bound.seen is not None and bound.seen != _versions(state)):
+            bound = self.bound[number, device] = _Bound(VERIFIED[number], state, device)
+        if bound.given is not state:
+            bound.give(state)
+        return bound
+
+    def save(
+        self, known: "_Known", tensors: Sequence[Tensor], state: Sequence[Tensor]
+    ) -> tuple[list[Tensor], Sequence[Tensor]]:
+        """The first half of a training step: the outputs, and what its second half wants of it."""
+        assert known.backward is not None
+        self.calls["kernel"] += 1
+        bound = self.bound_to(known.backward, _first(tensors, state).device, state)
+        outputs, saved = bound.save(*_FILL_INPUTS[known.number](tensors))
+        pairs = zip(outputs, _OUTPUTS[known.number], strict=True)
+        return _apart([_laid_out(*pair) for pair in pairs], (*tensors, *state)), saved
+
+    def gradients(
+        self, number: int, saved: Sequence[Tensor], gradients: Sequence[Tensor], state: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        """The second half."""
+        self.calls["gradients"] += 1
+        bound = self.bound_to(number, _first(gradients, state).device, state)
+        found = _answers(bound.gradients(tuple(saved), *gradients), number)
+        return _apart(_distinct(found, number), (*saved, *gradients, *state))
+
     def answer(
         self, number: int, tensors: Sequence[Tensor], state: Sequence[Tensor], plain: set[int]
     ) -> Sequence[Tensor]:
@@ -517,14 +556,8 @@ class _Place:
         row = (found,) if type(found) is Tensor else found
         if number in plain:
             return _distinct(row, number)
-        answers = [*_distinct(_answers(found, number), number)]
-        taken = {
-            t.untyped_storage().data_ptr() for t in (*tensors, *state, *(answers if number in self.holding else ()))
-        }
-        for index, answer in enumerate(answers):
-            if answer.untyped_storage().data_ptr() in taken:
-                answers[index] = answer.clone()
-            taken.add(answers[index].untyped_storage().data_ptr())
+        distinct = _distinct(_answers(found, number), number)
+        answers = _apart(distinct, (*tensors, *state, *(distinct if number in self.holding else ())))
         is_row = isinstance(row, list | tuple) and len(row) == len(_OUTPUTS[number])
         if (
             is_row
@@ -533,6 +566,22 @@ class _Place:
         ):
             plain.add(number)
         return answers
+
+
+def _apart(answers: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
+    """The answers, none in the memory of another or of the others."""
+    taken, found = {t.untyped_storage().data_ptr() for t in others}, []
+    for answer in answers:
+        found.append(answer.clone() if answer.untyped_storage().data_ptr() in taken else answer)
+        taken.add(found[-1].untyped_storage().data_ptr())
+    return found
+
+
+def _is_in_halves(number: int) -> bool:
+    """Whether the kernel of an entry for gradients can be run in halves: what chooses among configs or keeps something
+    is run as a whole, twice at first."""
+    its = KERNELS[VERIFIED[number].kernel]
+    return its.saves > 0 and not its.keeps and not _chooses(its)
 
 
 _numbers = itertools.count()
@@ -610,6 +659,7 @@ def _in_sight(tensors: list[Tensor], state: list[Tensor], entry: int, place: int
     its, (model, paths) = VERIFIED[entry], _seen[entry]
     given = {paths[key]: tensor for key, tensor in zip(its.state, state, strict=True) if key in paths}
     found = torch.func.functional_call(model, given, tuple(_filled(its.inputs, iter(tensors))))
+    found = found[KERNELS[its.kernel].saves :] if KERNELS[its.kernel].saves else found
     return [*_distinct(_answers(found, entry), entry)]
 
 
@@ -694,7 +744,8 @@ def _traceable(numbers: Sequence[int]) -> dict[int, tuple[nn.Module, dict[str, s
         try:
             model, given = _made(modules[entry.kernel].ModelNew, entry.init, "meta"), _without_data(entry)
             with torch.no_grad(), _some_device():
-                answers = _distinct(_answers(model(*_filled(entry.inputs, iter(given))), number), number)
+                once = _forward_of(model, entry)(*_filled(entry.inputs, iter(given)))
+                answers = _distinct(_answers(once, number), number)
         except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError):  # it reads values, or asks a GPU
             return {}
         own = dict(model.state_dict(keep_vars=True))
@@ -782,12 +833,19 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, place: _Place, known: "_Known", *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.place, ctx.known, ctx.shapes = place, known, ()
-        if _hooks(True) is None:  # what is saved comes back as it is; to ask anew takes 9 us of a training step
-            ctx.save_for_backward(*tensors)
-        else:
+        ctx.place, ctx.known, ctx.shapes, count = place, known, (), len(known.batched)
+        ctx.more = False  # whether more is saved than what it is given
+        answers: Sequence[Tensor] = ()
+        if _hooks(True) is not None:
             _save(ctx, tensors)
-        answers = known.answers(place, tensors[: len(known.batched)])
+        elif known.saves:
+            answers, saved = place.save(known, tensors[:count], tensors[count:])
+            ctx.save_for_backward(*tensors, *saved)  # the first ones for a compiler, which sees no halves
+            ctx.more = True
+        else:  # what is saved comes back as it is; to ask anew takes 9 us of a training step
+            ctx.save_for_backward(*tensors)
+        if not ctx.more:
+            answers = known.answers(place, tensors[:count])
         if known.number in _WITHOUT_GRADIENT:
             ctx.mark_non_differentiable(*[t for t in answers if t.dtype not in _HAS_GRADIENT])
         return tuple(answers)
@@ -802,15 +860,19 @@ def _eager_gradients(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
     place, known = ctx.place, ctx.known
     saved = _saved(ctx) if ctx.shapes else ctx.saved_tensors
     count, number = len(known.batched), known.backward
-    tensors, state, extra = saved[:count], saved[count:], len(known.lead) - 1
+    end, extra = count + len(VERIFIED[known.number].state), len(known.lead) - 1
+    tensors, state = saved[:count], saved[count:end]
     if known.lead:
         tensors = [t.flatten(0, extra) if its else t for t, its in zip(tensors, known.batched, strict=True)]
         gradients = tuple([g.flatten(0, extra) for g in gradients])
     if ctx.shapes:
         tensors, state = _as_verified(tensors, state, known.number)
-    given = [*tensors, *_asked(gradients, known.number)]
+    asked = _asked(gradients, known.number)
+    given = [*tensors, *asked]
     if torch.compiler.is_compiling() or _is_watched():
         answers = _backward(given, [*state], number, place.number)
+    elif ctx.more:
+        answers = place.gradients(number, saved[end:], _kept_promises(asked, _INPUTS[number][count:]), state)
     else:
         answers = place.answer(number, _kept_promises(given, _INPUTS[number]), state, known.plain)
     found: list[Any] = [None if at is None else answers[at] for at in _answers_for(known.number, number)]
@@ -1057,7 +1119,8 @@ def _call_anew(place: _Place, module: nn.Module, args: tuple[Any, ...], kwargs: 
         answers = _operator(folded, state, number, place.number)
         return _filled(entry.outputs, iter([t.view(lead + t.shape[1:]) for t in answers] if extra else answers))
     whole = [torch.empty((*lead, *shape[1:]), device="meta") for _, shape in _sized_outputs(folded, number) if extra]
-    known = _Known(number, backward, lead, batched, _laid(folded), _laid(whole), set())
+    saves = backward is not None and not lead and _is_in_halves(backward)
+    known = _Known(number, backward, lead, batched, _laid(folded), _laid(whole), set(), saves)
     slots = [_slot(module, path)[:2] for path in place.paths.values()]
     place.state = tuple(state)
     place.held = [(*slot, t, t.data_ptr()) for slot, t in zip(slots, state, strict=True)]
@@ -1088,7 +1151,7 @@ class _Known(NamedTuple):
     """What was decided for a call. `number`: of the entry; `backward`: of that for its gradients, where they are
     needed; `lead`: the dimensions that are folded into one, of which tensors is in `batched`; `folded`: the shapes and
     the strides that the kernel is given then; `unfolded`: those of its answers; `plain`: entries whose answers are
-    taken as they come.
+    taken as they come; `saves`: whether the kernel for gradients gives the outputs, too, and says what it needs.
     For the next call: `is_like`, `grad` and `autocast` say whether it is one like this; the forward of `bound` is all
     that it takes."""
 
@@ -1099,6 +1162,7 @@ class _Known(NamedTuple):
     folded: tuple[Sequence[torch.Size], Sequence[tuple[int, ...]]]
     unfolded: tuple[Sequence[torch.Size], Sequence[tuple[int, ...]]]
     plain: set[int]
+    saves: bool = False
     is_like: Callable[..., bool] = bool
     grad: bool = False
     autocast: torch.dtype | None = None

@@ -30,7 +30,7 @@ from kerneltune.tools.schema.task import (
     tensors_of,
 )
 from kerneltune.tools.task.load import assignments, class_named, lineage, method_named, replaced_by_cases
-from kerneltune.tools.task.write import parts_of, with_forward_names
+from kerneltune.tools.task.write import backward_source, parts_of, with_forward_names
 
 _TOLERANCES = {
     "float64": 1e-9,
@@ -55,11 +55,13 @@ def op_name(task: str) -> str:
 
 @dataclass(frozen=True)
 class VerifiedKernel:
-    """A candidate that was accepted on all cases of a task. `times_us`: by the names of the cases that were timed."""
+    """A candidate that was accepted on all cases of a task. `times_us`: by the names of the cases that were timed;
+    `saves`: of a kernel of a training step, which counts as one of gradients, the outputs that it gives before them."""
 
     task: TaskSpec
     source: str
     times_us: Mapping[str, float] = field(default_factory=dict)
+    saves: int = 0
 
 
 def packaged(
@@ -80,7 +82,8 @@ def packaged(
             raise CannotPackage(f"{other.task.name} is not called as {first.name} is; they are not one op")
     for gradients in backward:
         _require_gradients(gradients.task, first)
-    count, its = len(its), [*its, *(replace(k, source=k.source.removeprefix("\ufeff")) for k in backward)]
+    of_gradients = (replace(k, source=k.source.removeprefix("\ufeff")) for k in backward)
+    count, its = len(its), [*its, *(_without_outputs(k, first) for k in of_gradients)]
     before, _, rest = _text("op.py").partition("# facts")
     after = rest.partition("# end of facts\n")[2]
     if any(language_of(one.source) == "ptx" for one in its):
@@ -127,6 +130,7 @@ def _kernel(its: VerifiedKernel) -> str:
         )
     folds = its.task.batch is not None and its.task.batch.folds
     facts = f"folds={folds}, keeps={keeps(its.source)}, launched={launched(its.source)!r}"
+    facts += f", saves={its.saves}" if its.saves else ""
     texts = f"source={_literal(its.source)},\n    reference={_literal(its.task.source)}"
     return f"    PackagedKernel({facts},\n    {texts}),\n"
 
@@ -154,6 +158,40 @@ def _require_gradients(task: TaskSpec, forward: TaskSpec) -> None:
 
     if code(found) != code(wanted):
         raise CannotPackage(f"{task.name} is not the task of the gradients of {forward.name}; make it with --backward")
+
+
+def _without_outputs(its: VerifiedKernel, forward: TaskSpec) -> VerifiedKernel:
+    """A kernel of a training step as one of gradients alone, whatever it saves; one of gradients as it is."""
+    model = method_named("forward", class_named(syntax_tree(its.task.source), "Model"))
+    if model is None or not any(isinstance(n, ast.Name) and n.id == "_results" for n in ast.walk(model)):
+        return its
+    count = len(list(tensors_of(forward.main.outputs)))
+    if not _is_in_halves(its.source, len(forward.main.inputs)):
+        raise CannotPackage(
+            f"the kernel of {its.task.name} is not in two halves; the first lines of that task say how it has to be"
+        )
+    cases = tuple(replace(case, outputs={"$tuple": _row(case.outputs)[count:]}) for case in its.task.cases)
+    task = replace(its.task, source=backward_source(forward, forward.source), cases=cases)
+    return replace(its, task=task, saves=count)
+
+
+def _row(outputs: Json) -> list[Json]:
+    row = outputs["$tuple"] if isinstance(outputs, dict) else None
+    assert isinstance(row, list)  # what the task of a step returns
+    return row
+
+
+def _is_in_halves(source: str, inputs: int) -> bool:
+    """Whether the forward of a ModelNew only joins what its `save` and its `gradients` return. `inputs`: how many
+    arguments are the first one's."""
+    forward = method_named("forward", class_named(syntax_tree(source), "ModelNew"))
+    if forward is None:
+        return False
+    names = [a.arg for a in forward.args.args]
+    first, second = ", ".join(names[1 : 1 + inputs]), ", ".join(names[1 + inputs :])
+    itself = names[0] if names else ""
+    wanted = f"outputs, saved = {itself}.save({first})\nreturn (*outputs, *{itself}.gradients(saved, {second}))"
+    return [ast.dump(n) for n in forward.body] == [ast.dump(n) for n in syntax_tree(wanted).body]
 
 
 def _text(name: str) -> str:

@@ -1278,10 +1278,11 @@ _HAS_GRADIENT = FLOATS[:4]
 RENAMED = {"Model": "Forward", "get_inputs": "forward_inputs"}
 
 
-def backward_source(task: TaskSpec, source: str) -> str:
+def backward_source(task: TaskSpec, source: str, *, step: bool = False) -> str:
     """The task whose Model gives the gradients of another one's outputs, with respect to its inputs and parameters, for
-    gradients with respect to the outputs. `source`: of the other one, held-out cases and all. Raises TaskError where
-    nothing has a gradient, and for names that the file needs for itself."""
+    gradients with respect to the outputs; the task of a whole `step` gives the outputs, too, before them. `source`: of
+    the other one, held-out cases and all. Raises TaskError where nothing has a gradient, and for names that the file
+    needs for itself."""
     taken = {token.string for token in _tokens(source) if token.type == tokenize.NAME}
     if clash := next((name for name in RENAMED.values() if name in taken), None):
         raise TaskError(f"{task.name} uses the name {clash}, which its gradients need; rename it first")
@@ -1299,6 +1300,8 @@ def backward_source(task: TaskSpec, source: str) -> str:
     outputs = [reached("_found", way) for way in _float_leaves(task.main.outputs)]
     if not outputs or not (primals or task.main.state):
         raise TaskError(f"{task.name} has no output or no input with a gradient")
+    if step and len(outputs) < len(list(tensors_of(task.main.outputs))):
+        raise TaskError(f"{task.name} has outputs without a gradient, which its step would leave out; use --backward")
     word = _free("gradient", names, "output_")
     cotangents = [word] if len(outputs) == 1 else [f"{word}_{number}" for number in range(len(outputs))]
     text = _template("backward.py.j2").render(
@@ -1307,6 +1310,7 @@ def backward_source(task: TaskSpec, source: str) -> str:
         outputs=outputs,
         cotangents=cotangents,
         held=FORWARD,
+        step=step,
         has_init="get_init_inputs" in taken,
         source=with_forward_names(source).strip(),
         words=_harmless(task.name),

@@ -126,6 +126,8 @@ def _is_arithmetic(node: ast.AST, values: Mapping[str, int]) -> bool:
             return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
         case ast.BinOp(left=ast.Name() | ast.Constant(), op=ast.Pow(), right=ast.Constant(value=2 | 3 | 4)):
             return True
+        case ast.BinOp(op=ast.Pow(), right=ast.Constant(value=0.5)):  # attention's scale
+            return True
         case ast.BinOp(op=ast.Pow()):  # would take the supervisor's time and memory
             return False
         case _:

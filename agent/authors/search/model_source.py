@@ -148,6 +148,10 @@ def loads(node: ast.AST) -> Iterator[str]:
     return (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
 
 
+def _cut(items: list[str], at: int) -> tuple[list[str], list[str]]:
+    return items[:at], items[at:]
+
+
 def _all_defined(text: str) -> set[str]:
     return set().union(*map(_defines, syntax_tree(text).body))
 
@@ -158,13 +162,23 @@ _PTX_IMPORTS = "import torch\nfrom kerneltune import PtxKernel"
 
 def with_forward(about: str, kernels: str, source: str, call: str) -> str:
     """A candidate: its docstring, `kernels` as they are, then the task's constructor with a forward that returns
-    `call`."""
+    `call`; of a step, `GRADIENTS after SAVING`, with a method for each."""
     statements, model, parameters = model_parts(source)
     for argument in parameters.args:
         argument.annotation = None  # names in it need not be among what is copied
     arguments = ast.unparse(parameters)
     model.body = [n for n in model.body if not isinstance(n, ast.FunctionDef) or n.name != "forward"]
-    model.body.append(syntax_tree(f"def forward({arguments}):\n    return {call}").body[0])
+    value, _, saving = call.partition(" after ")
+    if saving and (gradients := gradients_model(source)):
+        names = [a.arg for a in parameters.args][1:]
+        inputs, given = (", ".join(part) for part in _cut(names, len(names) - len(gradients.cotangents)))
+        model.body += syntax_tree(
+            f"def save(self, {inputs}):\n    return {saving}\ndef gradients(self, saved, {given}):\n    return {value}"
+        ).body
+        lines = f"outputs, saved = self.save({inputs})\n    return (*outputs, *self.gradients(saved, {given}))"
+    else:
+        lines = f"return {call}"
+    model.body += syntax_tree(f"def forward({arguments}):\n    {lines}").body
     imports = [s for s in statements if s.startswith(("import ", "from "))]
     rest = [s for s in statements if s not in imports]
     if rest and (both := _all_defined(kernels) & _all_defined("\n".join(rest))):
@@ -530,12 +544,15 @@ def _copy(node: ast.expr) -> ast.expr:
 
 @dataclass(frozen=True)
 class GradientsModel:
-    """The Model of a task that `--backward` wrote. `forward`: the file as that of the task whose gradients it asks for;
-    `arguments`: of its own forward; `primals`: those of them whose gradients it returns, before the parameters'."""
+    """The Model of a task that `--backward` or `--step` wrote. `forward`: the file as that of the task whose gradients
+    it asks for; `arguments`: of its own forward; `primals`: those of them whose gradients it returns, before the
+    parameters'; `cotangents`: those that are gradients of outputs; `step`: whether it returns the outputs first."""
 
     forward: str
     arguments: list[str]
     primals: list[str]
+    cotangents: list[str]
+    step: bool
 
 
 def gradients_model(source: str) -> GradientsModel | None:
@@ -556,7 +573,10 @@ def gradients_model(source: str) -> GradientsModel | None:
         elif isinstance(node, ast.ClassDef | ast.FunctionDef):
             node.name = own.get(node.name, node.name)
     primals = [ast.unparse(a) for a in pulled.args[2:]]
-    return GradientsModel(ast.unparse(rest), [a.arg for a in forward.args.args][1:], primals)
+    pull = next(n for n in calls if ast.unparse(n.func) == "_pull")
+    cotangents = [ast.unparse(a) for a in getattr(pull.args[0], "elts", ())]
+    arguments = [a.arg for a in forward.args.args][1:]
+    return GradientsModel(ast.unparse(rest), arguments, primals, cotangents, "*_results" in ast.unparse(forward))
 
 
 @functools.lru_cache(512)  # of a task and of each built-in one, for each expert that names one
@@ -594,40 +614,46 @@ Bound = dict[str, ast.expr]
 @dataclass(frozen=True)
 class Fit:
     """A call of an expert's host function, the formula for which it stands, and the shapes that it needs. `gradients`:
-    the operands whose gradients it returns, in that order; none for one that returns the formula's value."""
+    the operands whose gradients it returns, in that order; none for one that returns the formula's value. `saving`: of
+    a step, the call that comes first, for the outputs and what is `saved` for the gradients."""
 
     call: ast.Call
     pattern: ast.expr
     shapes: Mapping[str, tuple[str, ...]]
     gradients: tuple[str, ...] = ()
+    saving: ast.Call | None = None
 
     @functools.cached_property
     def holes(self) -> set[str]:
         """Names of the pattern that stand for operands."""
-        functions = {id(n.func) for n in ast.walk(self.call) if isinstance(n, ast.Call)}
-        return {n.id for n in ast.walk(self.call) if isinstance(n, ast.Name) and id(n) not in functions} | {"_"}
+        nodes = [n for call in filter(None, (self.call, self.saving)) for n in ast.walk(call)]
+        functions = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
+        return {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in functions} | {"_"}
 
 
 def fits_of(text: str) -> Fit:
-    """`call = pattern`, or `x, weight = call of pattern`, with ` where x: R C, …` behind it; raises SyntaxError."""
+    """`call = pattern`, `x, weight = call of pattern`, or `x, weight = call after saving of pattern`, with
+    ` where x: R C, …` behind it; raises SyntaxError."""
     line, _, where = text.partition(" where ")
     call, _, pattern = line.partition(" = ")
     gradients: tuple[str, ...] = ()
     if " of " in pattern:
         gradients = tuple(call.split(", "))
         call, _, pattern = pattern.partition(" of ")
-    parsed = expression_tree(call)
-    if not isinstance(parsed, ast.Call):
+    parsed, *before = (expression_tree(part) for part in call.split(" after "))
+    saving = [first for first in before if isinstance(first, ast.Call)]
+    if not isinstance(parsed, ast.Call) or saving != before:
         raise SyntaxError(f"no call: {call}")
     pairs = (part.split(":") for part in where.split(",") if part)
     shapes = {name.strip(): tuple(dims.split()) for name, dims in pairs}
-    return Fit(parsed, canonical(pattern), shapes, gradients)
+    return Fit(parsed, canonical(pattern), shapes, gradients, *saving)
 
 
 @dataclass(frozen=True)
 class TaskFormula:
     """What matching needs of a task. `given`: where its results are gradients of the formula's value, the arguments
-    that are gradients already, by the names that experts have for them; `wanted`: the operands of those results."""
+    that are gradients already, by the names that experts have for them; `wanted`: the operands of those results;
+    `step`: whether the value is a result, too."""
 
     value: ast.expr
     arguments: list[str]
@@ -635,6 +661,7 @@ class TaskFormula:
     precision: str
     given: Mapping[str, str] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
+    step: bool = False
 
     @classmethod
     def of(cls, task: TaskSpec) -> "TaskFormula | None":
@@ -662,19 +689,22 @@ class TaskFormula:
         buffers = re.findall(r"\bregister_buffer\(['\"](\w+)['\"]", model.forward)
         state = [name for name in cases[0].state if name.removeprefix(f"{FORWARD}.") not in buffers]
         wanted = (*model.primals, *(f"self.{name}" for name in state))
-        return cls(value, arguments, cases, task.precision, dict(zip(names, given, strict=True)), wanted)
+        return cls(value, arguments, cases, task.precision, dict(zip(names, given, strict=True)), wanted, model.step)
 
     def call(self, fit: Fit) -> str | None:
         """The call with this task's operands in it, as text; None where the formula or a shape does not fit."""
-        if bool(fit.gradients) != bool(self.given):
+        if bool(fit.gradients) != bool(self.given) or bool(fit.saving) != self.step:
             return None
-        for bound in _match(fit.pattern, self.value, fit.holes - self.given.keys(), {}):
-            operands = {name: self._operand(node) for name, node in bound.items()} | dict(self.given)
+        given = dict(self.given) | ({"saved": "saved"} if fit.saving else {})
+        for bound in _match(fit.pattern, self.value, fit.holes - given.keys(), {}):
+            operands = {name: self._operand(node) for name, node in bound.items()} | given
             if fit.gradients and tuple(operands.get(name) for name in fit.gradients) != self.wanted:
                 continue
             if all(operands.values()) and all(self._suits(fit, bound, case) for case in self.cases):
                 fill = _Filled({k: v for k, v in operands.items() if v}, self.precision)
                 called = ast.unparse(fill.visit(_copy(fit.call)))
+                if fit.saving:
+                    return f"{called} after {ast.unparse(fill.visit(_copy(fit.saving)))}"
                 return f"({called},)" if len(fit.gradients) == 1 else called  # a task of gradients returns a tuple
         return None
 

@@ -154,6 +154,30 @@ def test_attention_with_grouped_heads_is_counted_whichever_operator_does_it() ->
         assert (counted.get_total_flops(), all_of_it.get_total_flops()) == (seen, whole)
 
 
+def test_gradients_of_attention_are_five_products_whichever_operator_does_them() -> None:
+    q, kv = torch.empty(2, 8, 16, 32, device="meta"), torch.empty(2, 2, 16, 32, device="meta")
+    sums, none = torch.empty(2, 8, 16, device="meta"), torch.empty(0, device="meta")
+    whole = 5 * 2 * 2 * 8 * 16 * 16 * 32
+    aten = torch.ops.aten
+    for operator, more, seen in (
+        (aten._scaled_dot_product_flash_attention_for_cpu_backward, (0.0, True), whole * 17 // 32),
+        (
+            aten._scaled_dot_product_flash_attention_backward,
+            (none, none, 16, 16, 0.0, True, none, none),
+            whole * 17 // 32,
+        ),
+        (aten._scaled_dot_product_cudnn_attention_backward, (none, none, none, none, none, 16, 16, 0.0, False), whole),
+    ):
+        with counter() as counted, counter(whole=True) as all_of_it:
+            operator(q, q, kv, kv, q, sums, *more)
+        assert (counted.get_total_flops(), all_of_it.get_total_flops()) == (seen, whole)
+    with counter() as counted:
+        aten._scaled_dot_product_efficient_attention_backward(
+            q, q, kv, kv, none, q, sums, none, none, 0.0, [True, True, True, False], True
+        )
+    assert counted.get_total_flops() == whole * 17 // 32
+
+
 def test_parameters_are_in_the_state_and_none_of_them_is_an_identity() -> None:
     problem = Problem.load(find_task("layer_norm"), "narrow", seed=3)
     state = problem.state()

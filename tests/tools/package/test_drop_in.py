@@ -477,9 +477,31 @@ NORM_GRADIENTS_PACKED = NORM_GRADIENTS.replace(
 ).replace("self.forward_model.weight.float()", "self.packed")
 
 
-def with_gradients(tmp_path: Path, task: str, gradients: str, kernel: str = NORM_KERNEL) -> ModuleType:
-    """The file of a task's kernel and of one for its gradients."""
-    forward, backward = gradient_tasks(tmp_path, task)
+NORM_STEP = (
+    NORM_GRADIENTS.partition("    def forward")[0]
+    + """
+    def save(self, x):
+        wide = x.float()
+        r = torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-3)
+        return ((wide * r * self.forward_model.weight.float()).to(x.dtype),), (x, r)
+    def gradients(self, saved, gradient):
+        x, r = saved
+        wide, g = x.float(), gradient.float()
+        d = g * self.forward_model.weight.float()
+        dx = r * d - wide * r**3 * (d * wide).mean(-1, keepdim=True)
+        return dx.to(x.dtype), (g * wide * r).sum(0).to(x.dtype)
+    def forward(self, x, gradient):
+        outputs, saved = self.save(x)
+        return (*outputs, *self.gradients(saved, gradient))
+"""
+)
+
+
+def with_gradients(
+    tmp_path: Path, task: str, gradients: str, kernel: str = NORM_KERNEL, *, step: bool = False
+) -> ModuleType:
+    """The file of a task's kernel and of one for its gradients, or for its training step."""
+    forward, backward = gradient_tasks(tmp_path, task, step=step)
     out = tmp_path / "norm_op.py"
     kernels = [VerifiedKernel(forward, kernel)]
     out.write_text(
@@ -488,12 +510,12 @@ def with_gradients(tmp_path: Path, task: str, gradients: str, kernel: str = NORM
     return imported(out)
 
 
-def gradient_tasks(tmp_path: Path, source: str) -> tuple[TaskSpec, TaskSpec]:
-    """A task, and the one of its gradients."""
+def gradient_tasks(tmp_path: Path, source: str, *, step: bool = False) -> tuple[TaskSpec, TaskSpec]:
+    """A task, and the one of its gradients, or of its training step."""
     path = tmp_path / "norm.py"
     path.write_text(source)
     task = describe(read_task(path))
-    (tmp_path / "norm_backward.py").write_text(backward_source(task, source))
+    (tmp_path / "norm_backward.py").write_text(backward_source(task, source, step=step))
     return task, describe(read_task(tmp_path / "norm_backward.py"))
 
 
@@ -551,6 +573,50 @@ def test_with_verified_gradients_a_model_trains_as_it_did(tmp_path: Path, compil
     shapes = r"not verified. Verified: float32\[6, 8\]; .*\[6, 16\]; bf"
     with torch.enable_grad(), pytest.warns(UserWarning, match=shapes):
         norm(torch.randn(13, 8)).sum().backward()  # the kernel has them, its gradients do not
+
+
+@pytest.mark.parametrize("shape", [(6, 8), (2, 3, 8)], ids=["flat", "folded"])
+def test_a_kernel_of_a_training_step_is_given_what_it_saved_and_runs_whole_where_dimensions_are_folded_or_a_hook_saves(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    op, norm = with_gradients(tmp_path, NORM, NORM_STEP, step=True), Norm()
+    plain = copy.deepcopy(norm)
+    op.patch(norm)
+    x = torch.randn(shape)
+
+    def gradients(model: Norm) -> tuple[list[torch.Size], tuple[torch.Tensor, ...]]:
+        answer = model(given := x.clone().requires_grad_())
+        saved: Any = answer.grad_fn
+        shapes = [t.shape for t in saved.saved_tensors] if model is norm else []
+        return shapes, torch.autograd.grad(answer.square().sum(), [given, model.gain])
+
+    with torch.enable_grad():
+        for _ in range(3):  # decided, then remembered
+            shapes, found = gradients(norm)
+            torch.testing.assert_close(found, gradients(plain)[1])
+            kept = [tuple(s) for s in shapes]
+            assert kept[:2] == [shape, (8,)]
+            assert kept[2:] == ([] if len(shape) > 2 else [(6, 8), (6, 1)])
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+            torch.testing.assert_close(gradients(norm)[1], found)
+    assert op.calls(norm)[""] == {"kernel": 4, "gradients": 4}
+
+
+def test_a_training_step_s_kernel_compiles_as_one_of_gradients_and_is_refused_unless_it_is_in_halves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.compiler.reset()
+    op = with_gradients(tmp_path, NORM, NORM_STEP, step=True)
+    assert op._check() == 0
+    assert "✔ a training step, float32[6, 8]: the largest error of a gradient is " in capsys.readouterr().out
+    norm = Norm()
+    wanted = trained(copy.deepcopy(norm))
+    op.patch(norm)
+    for found, its in zip(trained(norm, compiled=True), wanted, strict=True):
+        torch.testing.assert_close(found, its)
+    for amiss in ("saved = self.save(x + 0)", "saved = self.save(gradient)", "saved = self.save(x); saved = saved"):
+        with pytest.raises(CannotPackage, match="not in two halves"):
+            with_gradients(tmp_path, NORM, NORM_STEP.replace("saved = self.save(x)", amiss), step=True)
 
 
 def test_what_is_folded_for_a_kernel_has_gradients_and_answers_that_can_be_changed_in_place(tmp_path: Path) -> None:

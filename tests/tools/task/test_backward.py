@@ -103,6 +103,31 @@ def test_what_has_no_gradients_says_so(tmp_path: Path, changes: dict[str, str], 
         gradients(tmp_path, source)
 
 
+PAIR = SCALED.replace("nn.functional.relu(x) * factor", "(y := nn.functional.relu(x)) * factor, [y.sum(1)]")
+
+
+def test_a_training_step_gives_the_outputs_and_then_the_gradients(tmp_path: Path) -> None:
+    path = tmp_path / "op.py"
+    path.write_text(PAIR)
+    task = describe(read_task(path))
+    (tmp_path / "step.py").write_text(text := backward_source(task, PAIR, step=True))
+    assert "#     return (*outputs, *self.gradients(saved, gradient_0, gradient_1))" in text
+    assert len(describe(read_task(tmp_path / "step.py")).cases) == len(task.cases)
+    names: dict[str, Any] = {}
+    exec(compile(text, "task", "exec"), names)
+    x, factor, *gradients = names["get_inputs"]()
+    scaled, sums, found = names["Model"]()(x, factor, *gradients)
+    torch.testing.assert_close((scaled, sums), (3 * x.relu(), x.relu().sum(1)))
+    torch.testing.assert_close(found, torch.where(x > 0, 3 * gradients[0] + gradients[1][:, None], 0))
+
+
+def test_a_training_step_of_outputs_without_gradients_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "op.py"
+    path.write_text(OP)
+    with pytest.raises(TaskError, match="outputs without a gradient"):
+        backward_source(describe(read_task(path)), OP, step=True)
+
+
 def test_all_built_in_tasks_with_a_floating_output_have_one(tmp_path: Path) -> None:
     refused = []
     for name in builtin_names():

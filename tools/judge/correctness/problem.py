@@ -89,12 +89,22 @@ _CAUSAL_AT = {
     _ATEN._scaled_dot_product_efficient_attention: 3,
     _ATEN._scaled_dot_product_cudnn_attention: 3,
 }
+# The same of their gradients, whose first argument is that of the output.
+_CAUSAL_AT_OF_GRADIENTS = {
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: 3,
+    _ATEN._scaled_dot_product_flash_attention_backward: 7,
+    _ATEN._scaled_dot_product_efficient_attention_backward: 7,
+    _ATEN._scaled_dot_product_cudnn_attention_backward: 10,
+}
 
 
 def counter(*, whole: bool = False) -> FlopCounterMode:
     """A context manager; `get_total_flops()` is what ran inside it. A causal mask leaves out what lies above the
     diagonal, unless the `whole` of the products is asked for."""
     counts = {operator: _attention(None if whole else at) for operator, at in _CAUSAL_AT.items()}
+    counts |= {
+        operator: _attention_gradients(None if whole else at) for operator, at in _CAUSAL_AT_OF_GRADIENTS.items()
+    }
     found = FlopCounterMode(display=False, custom_mapping=counts)
     found.mod_tracker = _NoModules()  # type: ignore[assignment]
     return found
@@ -114,13 +124,27 @@ class _NoModules:
 
 def _attention(causal_at: int | None) -> Callable[..., int]:
     def flops(query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-        (batch, heads, rows, depth), columns = query, key[-2]
-        given = args[causal_at] if causal_at is not None and causal_at < len(args) else False
-        causal = causal_at is not None and (kwargs.get("is_causal", given) is True)
-        seen = sum(min(row + 1, columns) for row in range(rows)) if causal else rows * columns
-        return int(2 * batch * heads * seen * (depth + value[-1]))
+        return int(2 * _seen(query, key, causal_at, args, kwargs) * (query[-1] + value[-1]))
 
     return flops
+
+
+def _attention_gradients(causal_at: int | None) -> Callable[..., int]:
+    """Five products: scores once more, gradients of weights and of values, of queries and of keys."""
+
+    def flops(_: Any, query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+        return int(2 * _seen(query, key, causal_at, args, kwargs) * (3 * query[-1] + 2 * value[-1]))
+
+    return flops
+
+
+def _seen(query: Any, key: Any, causal_at: int | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Pairs of a query and a key that it sees, in all heads."""
+    (batch, heads, rows, _), columns = query, key[-2]
+    given = args[causal_at] if causal_at is not None and causal_at < len(args) else False
+    causal = causal_at is not None and (kwargs.get("is_causal", given) is True)
+    seen = sum(min(row + 1, columns) for row in range(rows)) if causal else rows * columns
+    return int(batch * heads * seen)
 
 
 # Operators that move or make values and have no tag that says so; whatever is not known may add something up.

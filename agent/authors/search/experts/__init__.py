@@ -9,6 +9,8 @@ A file's first comments say for which tasks it is and what may be searched:
     # fits: ... where x: R C, weight: C       only for these shapes (a letter a size, `...` leading ones)
     # gradients: x, weight = f(gradient, x, weight) of FORMULA        for a task of `--backward` whose forward computes
                                         that: what to call, and the operands whose gradients it returns, in their order
+    # step: x, weight = f(saved, gradient) after g(x, weight) of FORMULA        for a task of `--step`: g returns a
+                                        tuple of outputs and one of all that f needs, `saved`
     # task: NAME = call                  for a built-in task whose forward is no formula, under whatever name: for
                                         copies of its Model; of its gradients, NAME_backward_task
     # takes: torch.mm            library calls whose places functions `split_mm` take in what TorchInductor writes
@@ -143,6 +145,8 @@ def _is_builtin(source: str, name: str) -> bool:
     try:
         of_gradients = gradients_model(source)
         text = of_gradients.forward if of_gradients else source
+        if of_gradients and of_gradients.step:
+            return False
         return (of_gradients is None) == (builtin == name) and essence(text) == _essence_of(builtin)
     except (SyntaxError, ValueError, RecursionError):
         return False
@@ -162,7 +166,7 @@ def _parameters(name: str, head: str, about: str, text: str) -> Sketch:
 
 @functools.cache
 def _fits(head: str) -> list[Fit]:
-    return [fits_of(text) for text in re.findall(r"(?m)^# (?:fits|gradients): (.*)$", head)]
+    return [fits_of(text) for text in re.findall(r"(?m)^# (?:fits|gradients|step): (.*)$", head)]
 
 
 def _tagged(head: str, pattern: str) -> list[Any]:

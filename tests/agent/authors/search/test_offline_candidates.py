@@ -69,9 +69,20 @@ def get_inputs(): return [[torch.randn(5, 200), torch.randn(70, 9)]]
 def get_init_inputs(): return []
 """,
     "attention": """
+LENGTH = 33
+CASES = [{"name": "unseen", "LENGTH": 50, "held_out": True}]
 class Model(nn.Module):
     def forward(self, q, k, v): return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-def get_inputs(): return [torch.randn(1, 2, 33, 16) for _ in range(3)]
+def get_inputs(): return [torch.randn(1, 2, LENGTH, 16) for _ in range(3)]
+def get_init_inputs(): return []
+""",
+    "attention_gradients": """
+LENGTH = 33
+CASES = [{"name": "unseen", "LENGTH": 50, "held_out": True}]
+class Model(nn.Module):
+    def forward(self, q, k, v, gradient):
+        return torch.func.vjp(lambda *x: F.scaled_dot_product_attention(*x, is_causal=True), q, k, v)[1](gradient)
+def get_inputs(): return [torch.randn(1, 2, LENGTH, 16) for _ in range(4)]
 def get_init_inputs(): return []
 """,
     "conv2d_relu": """
@@ -125,7 +136,7 @@ def test_candidates_trace_compile_for_the_target_and_compute_what_torch_computes
 
 def test_inductors_candidate_serves_shapes_that_the_author_never_saw() -> None:
     rows = [row for row in judged() if row[2] == "unseen" and row[1] == "inductor"]
-    assert {row[0] for row in rows} == {"softmax", "layer_norm"}
+    assert {row[0] for row in rows} == {"softmax", "layer_norm", "attention", "attention_gradients"}
 
 
 def test_what_inductor_would_time_of_a_reduction_over_a_middle_dimension_are_whole_points_of_the_candidate() -> None:

@@ -24,6 +24,7 @@ GRADIENTS = {
     "gated_backward": ("swiglu", "geglu"),
     "bias_gelu_backward": ("gelu_bias",),
     "softmax_gradient": ("softmax",),
+    "attention_backward": ("causal_attention", "gqa_attention", "more_keys", "more_queries", "exact_heads"),
     "rope_backward": ("rope", "rope_of_one_head"),
     "depthwise_conv_backward": ("causal_conv1d",),
     "log_softmax_backward": ("log_softmax", "cross_entropy", "long_log_softmax", "long_cross_entropy"),
@@ -182,6 +183,11 @@ def test_experts_for_gradients_compute_those_of_autograd(tmp_path: Path) -> None
     rope = (ROOT / "tools" / "tasks" / "rope.py").read_text().replace('DTYPE = "bfloat16"', 'DTYPE = "float32"')
     forwards = {
         "rope_of_one_head": rope.replace('"BATCH": 2, "HEADS": 3', '"BATCH": 1, "HEADS": 1'),  # no sums to be added
+        "more_keys": hard_task("F.scaled_dot_product_attention(x, y, z)", ((1, 2, 70, 32), *[(1, 2, 131, 32)] * 2)),
+        "more_queries": hard_task("F.scaled_dot_product_attention(x, y, z)", ((1, 2, 131, 32), *[(1, 2, 70, 32)] * 2)),
+        "exact_heads": hard_task("F.scaled_dot_product_attention(x, y, z, is_causal=True)", ((2, 1, 45, 24),) * 3)
+        .replace(".bfloat16()", "")
+        .replace("'bfloat16'", "'float32'"),
         "long_log_softmax": LONG.format(arguments="x", value="torch.log_softmax(x, -1)", more=""),
         "long_cross_entropy": LONG.format(
             arguments="x, target", value=loss, more=", torch.tensor([33000, -100, 4096])"
@@ -195,6 +201,24 @@ def test_experts_for_gradients_compute_those_of_autograd(tmp_path: Path) -> None
         path.write_text(backward_source(describe(read_task(path)), path.read_text()))
     found = problems(sorted(tmp_path.glob("*.py")))
     assert sorted(found) == sorted((name, expert, "") for expert, names in GRADIENTS.items() for name in names)
+
+
+def test_attention_s_expert_for_a_training_step_saves_levels_and_is_none_for_gradients_alone(tmp_path: Path) -> None:
+    deep = hard_task("F.scaled_dot_product_attention(x, y, z)", ((1, 2, 70, 128), *[(1, 2, 33, 128)] * 2))
+    forwards = {name: find_task(name).source for name in ("causal_attention", "gqa_attention")} | {"deep": deep}
+    for name, text in forwards.items():
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        path.write_text(backward_source(describe(read_task(path)), text, step=True))
+    found = problems(sorted(tmp_path.glob("*.py")))
+    assert sorted(found) == [(name, "attention_backward", "") for name in sorted(forwards)]
+    step = describe(read_task(tmp_path / "deep.py"))
+    (sketch,) = experts(step)
+    assert "    def save(self, x, y, z):\n        return attention_saving(x, y, z, False)\n" in sketch.source
+    assert names(replace(step, source=step.source.replace("*_results, ", ""))) == {"attention_backward"}
+    swiglu = ROOT / "tools" / "tasks" / "swiglu.py"
+    other = backward_source(describe(read_task(swiglu)), swiglu.read_text(), step=True)
+    assert names(replace(describe(read_task(swiglu)), name="mine", source=other)) == set()
 
 
 ROTARY = """import torch
@@ -365,6 +389,10 @@ SWITCHES = {
     "row_backward": (
         ("F.layer_norm(x, (333,), y, z, 0.0)", ((9, 333), (333,), (333,))),  # three rows stand after the last one
         ({"ROWS": 4, "NUM_STAGES": 1}, {"PER_THREAD": 32}),
+    ),
+    "attention_backward": (
+        ("F.scaled_dot_product_attention(x, y, z, is_causal=True)", ((1, 2, 150, 40),) * 3),
+        ({"BLOCK_M": 128, "STEP_N": 32, "STEP_M": 128}, {"BLOCK_N": 128, "STEP_N": 128, "STEP_M": 32, "KEY_WARPS": 8}),
     ),
     "gated": (("F.silu(x) * y", ((9, 333),) * 2), ({"ACCESSES": 2, "NUM_WARPS": 4}, {"NUM_WARPS": 8})),
     "bias_gelu": (

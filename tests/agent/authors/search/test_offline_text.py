@@ -148,6 +148,8 @@ GUARDS = {  # on a size of 48
     "s0 >= 2 and s0 % 16 == 0": True,
     "max(1, s0 // 3) == 16": True,
     "s0**2 < 2048": False,
+    "1.0 / (float(s0) ** 0.5) >= 0.0": True,  # of attention's scale
+    "(-s0) ** 0.5 >= 0.0": False,  # a complex number
     "-s0 + 50 > 0 or not s0": True,
     "": False,
     "s1 == 48": False,
@@ -159,6 +161,7 @@ GUARDS = {  # on a size of 48
     "max(*[9] * 10**9)": False,
     "9**9**9 > 0": False,
     "s0**4**4**4**4**4 > 0": False,
+    "int(int(s0**4)**4)**0.5 > 0": False,
     "'a' * 10**9 > ''": False,
     "(" * 9000 + "s0" + ")" * 9000: False,
     "s0 > 0 and " * 10**6 + "True": False,
