@@ -834,17 +834,14 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, place: _Place, known: "_Known", *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.place, ctx.known, ctx.shapes, count = place, known, (), len(known.batched)
-        ctx.more = False  # whether more is saved than what it is given
-        answers: Sequence[Tensor] = ()
         if _hooks(True) is not None:
             _save(ctx, tensors)
+            answers = known.answers(place, tensors[:count])
         elif known.saves:
             answers, saved = place.save(known, tensors[:count], tensors[count:])
             ctx.save_for_backward(*tensors, *saved)  # the first ones for a compiler, which sees no halves
-            ctx.more = True
         else:  # what is saved comes back as it is; to ask anew takes 9 us of a training step
             ctx.save_for_backward(*tensors)
-        if not ctx.more:
             answers = known.answers(place, tensors[:count])
         if known.number in _WITHOUT_GRADIENT:
             ctx.mark_non_differentiable(*[t for t in answers if t.dtype not in _HAS_GRADIENT])
@@ -871,7 +868,7 @@ def _eager_gradients(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
     given = [*tensors, *asked]
     if torch.compiler.is_compiling() or _is_watched():
         answers = _backward(given, [*state], number, place.number)
-    elif ctx.more:
+    elif known.saves and not ctx.shapes:  # else a hook saw what was given, and nothing more was saved
         answers = place.gradients(number, saved[end:], _kept_promises(asked, _INPUTS[number][count:]), state)
     else:
         answers = place.answer(number, _kept_promises(given, _INPUTS[number]), state, known.plain)

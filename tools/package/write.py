@@ -30,7 +30,13 @@ from kerneltune.tools.schema.task import (
     tensors_of,
 )
 from kerneltune.tools.task.load import assignments, class_named, lineage, method_named, replaced_by_cases
-from kerneltune.tools.task.write import backward_source, parts_of, with_forward_names
+from kerneltune.tools.task.write import (
+    backward_source,
+    gives_outputs,
+    joined_halves,
+    parts_of,
+    with_forward_names,
+)
 
 _TOLERANCES = {
     "float64": 1e-9,
@@ -163,7 +169,7 @@ def _require_gradients(task: TaskSpec, forward: TaskSpec) -> None:
 def _without_outputs(its: VerifiedKernel, forward: TaskSpec) -> VerifiedKernel:
     """A kernel of a training step as one of gradients alone, whatever it saves; one of gradients as it is."""
     model = method_named("forward", class_named(syntax_tree(its.task.source), "Model"))
-    if model is None or not any(isinstance(n, ast.Name) and n.id == "_results" for n in ast.walk(model)):
+    if model is None or not gives_outputs(model):
         return its
     count = len(list(tensors_of(forward.main.outputs)))
     if not _is_in_halves(its.source, len(forward.main.inputs)):
@@ -189,9 +195,8 @@ def _is_in_halves(source: str, inputs: int) -> bool:
         return False
     names = [a.arg for a in forward.args.args]
     first, second = ", ".join(names[1 : 1 + inputs]), ", ".join(names[1 + inputs :])
-    itself = names[0] if names else ""
-    wanted = f"outputs, saved = {itself}.save({first})\nreturn (*outputs, *{itself}.gradients(saved, {second}))"
-    return [ast.dump(n) for n in forward.body] == [ast.dump(n) for n in syntax_tree(wanted).body]
+    wanted = syntax_tree("\n".join(joined_halves(first, second, itself=names[0] if names else "")))
+    return [ast.dump(n) for n in forward.body] == [ast.dump(n) for n in wanted.body]
 
 
 def _text(name: str) -> str:

@@ -1278,6 +1278,19 @@ _HAS_GRADIENT = FLOATS[:4]
 RENAMED = {"Model": "Forward", "get_inputs": "forward_inputs"}
 
 
+def joined_halves(inputs: str, cotangents: str, *, itself: str = "self") -> list[str]:
+    """What the forward of a ModelNew for a training step consists of, if a package can run its halves apart."""
+    return [
+        f"outputs, saved = {itself}.save({inputs})",
+        f"return (*outputs, *{itself}.gradients(saved, {cotangents}))",
+    ]
+
+
+def gives_outputs(forward: ast.FunctionDef) -> bool:
+    """Whether the forward that `backward_source` wrote is that of a training step, which gives the outputs, too."""
+    return any(isinstance(node, ast.Name) and node.id == "_results" for node in ast.walk(forward))
+
+
 def backward_source(task: TaskSpec, source: str, *, step: bool = False) -> str:
     """The task whose Model gives the gradients of another one's outputs, with respect to its inputs and parameters, for
     gradients with respect to the outputs; the task of a whole `step` gives the outputs, too, before them. `source`: of
@@ -1310,7 +1323,7 @@ def backward_source(task: TaskSpec, source: str, *, step: bool = False) -> str:
         outputs=outputs,
         cotangents=cotangents,
         held=FORWARD,
-        step=step,
+        halves=joined_halves(", ".join(names), ", ".join(cotangents)) if step else [],
         has_init="get_init_inputs" in taken,
         source=with_forward_names(source).strip(),
         words=_harmless(task.name),

@@ -15,7 +15,7 @@ from kerneltune.agent.authors.search.neighbours import CannotLower
 from kerneltune.tools.schema.codec import Json, decode, encode, expression_tree, syntax_tree
 from kerneltune.tools.schema.task import CaseSpec, TaskSpec, TensorSpec
 from kerneltune.tools.task.load import class_named, method_named, replaced_by_cases
-from kerneltune.tools.task.write import FORWARD, RENAMED
+from kerneltune.tools.task.write import FORWARD, RENAMED, gives_outputs, joined_halves
 
 # ---
 # Model without its forward, and what that refers to.
@@ -148,10 +148,6 @@ def loads(node: ast.AST) -> Iterator[str]:
     return (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
 
 
-def _cut(items: list[str], at: int) -> tuple[list[str], list[str]]:
-    return items[:at], items[at:]
-
-
 def _all_defined(text: str) -> set[str]:
     return set().union(*map(_defines, syntax_tree(text).body))
 
@@ -171,14 +167,15 @@ def with_forward(about: str, kernels: str, source: str, call: str) -> str:
     value, _, saving = call.partition(" after ")
     if saving and (gradients := gradients_model(source)):
         names = [a.arg for a in parameters.args][1:]
-        inputs, given = (", ".join(part) for part in _cut(names, len(names) - len(gradients.cotangents)))
+        count = len(names) - len(gradients.cotangents)
+        inputs, given = ", ".join(names[:count]), ", ".join(names[count:])
         model.body += syntax_tree(
             f"def save(self, {inputs}):\n    return {saving}\ndef gradients(self, saved, {given}):\n    return {value}"
         ).body
-        lines = f"outputs, saved = self.save({inputs})\n    return (*outputs, *self.gradients(saved, {given}))"
+        lines = joined_halves(inputs, given)
     else:
-        lines = f"return {call}"
-    model.body += syntax_tree(f"def forward({arguments}):\n    {lines}").body
+        lines = [f"return {call}"]
+    model.body += syntax_tree("\n    ".join([f"def forward({arguments}):", *lines])).body
     imports = [s for s in statements if s.startswith(("import ", "from "))]
     rest = [s for s in statements if s not in imports]
     if rest and (both := _all_defined(kernels) & _all_defined("\n".join(rest))):
@@ -576,7 +573,7 @@ def gradients_model(source: str) -> GradientsModel | None:
     pull = next(n for n in calls if ast.unparse(n.func) == "_pull")
     cotangents = [ast.unparse(a) for a in getattr(pull.args[0], "elts", ())]
     arguments = [a.arg for a in forward.args.args][1:]
-    return GradientsModel(ast.unparse(rest), arguments, primals, cotangents, "*_results" in ast.unparse(forward))
+    return GradientsModel(ast.unparse(rest), arguments, primals, cotangents, gives_outputs(forward))
 
 
 @functools.lru_cache(512)  # of a task and of each built-in one, for each expert that names one

@@ -55,6 +55,28 @@ def put(ptr, values, row, rows, D: tl.constexpr, DEPTH: tl.constexpr):
 
 
 @triton.jit
+def scores(q, k, i, j, keys, MASKED: tl.constexpr, CAUSAL: tl.constexpr):
+    """Of queries i with keys j, without their scale; where a query does not see a key, minus infinity."""
+    s = tl.dot(q, tl.trans(k), input_precision="tf32x3")
+    if MASKED:
+        seen = j[None, :] < keys
+        if CAUSAL:
+            seen = seen & (j[None, :] <= i[:, None])
+        s = tl.where(seen, s, -float("inf"))
+    return s
+
+
+@triton.jit
+def weights(s, top, total, scale):
+    """Exponentials of scores, the factor for what was summed under the old greatest score, the new one, and the sum."""
+    # the scale (with log2 e in it) is applied after the subtraction, in one multiply-add
+    higher = tl.maximum(top, tl.max(s, 1) * scale)
+    p = tl.exp2(s * scale - higher[:, None])
+    shrink = tl.exp2(top - higher)
+    return p, shrink, higher, total * shrink + tl.sum(p, 1)
+
+
+@triton.jit
 def levels(
     top, total, along, q, dy, k, v, i, first, end, keys, scale,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr, BN: tl.constexpr,
@@ -62,20 +84,10 @@ def levels(
     """Takes keys into each row's greatest score, sum of exponentials, and sum of these times dp."""
     for start in tl.range(first, end, BN):
         j = start + tl.arange(0, BN)
-        s = tl.dot(q, tl.trans(rows_of(k, j, keys, D, DEPTH)), input_precision="tf32x3")
+        s = scores(q, rows_of(k, j, keys, D, DEPTH), i, j, keys, MASKED, CAUSAL)
         dp = tl.dot(dy, tl.trans(rows_of(v, j, keys, D, DEPTH)), input_precision="tf32x3")
-        if MASKED:
-            seen = j[None, :] < keys
-            if CAUSAL:
-                seen = seen & (j[None, :] <= i[:, None])
-            s = tl.where(seen, s, -float("inf"))
-        # the scale (with log2 e in it) is applied after the subtraction, in one multiply-add
-        higher = tl.maximum(top, tl.max(s, 1) * scale)
-        p = tl.exp2(s * scale - higher[:, None])
-        shrink = tl.exp2(top - higher)
-        total = total * shrink + tl.sum(p, 1)
+        p, shrink, top, total = weights(s, top, total, scale)
         along = along * shrink + tl.sum(p * dp, 1)
-        top = higher
     return top, total, along
 
 
@@ -86,20 +98,23 @@ def outputs(
 ):  # fmt: skip
     for start in tl.range(first, end, BN):
         j = start + tl.arange(0, BN)
-        s = tl.dot(q, tl.trans(rows_of(k, j, keys, D, DEPTH)), input_precision="tf32x3")
-        if MASKED:
-            seen = j[None, :] < keys
-            if CAUSAL:
-                seen = seen & (j[None, :] <= i[:, None])
-            s = tl.where(seen, s, -float("inf"))
-        higher = tl.maximum(top, tl.max(s, 1) * scale)
-        p = tl.exp2(s * scale - higher[:, None])
-        shrink = tl.exp2(top - higher)
-        total = total * shrink + tl.sum(p, 1)
+        s = scores(q, rows_of(k, j, keys, D, DEPTH), i, j, keys, MASKED, CAUSAL)
+        p, shrink, top, total = weights(s, top, total, scale)
         values = rows_of(v, j, keys, D, DEPTH)
         acc = tl.dot(p.to(values.dtype), values, acc * shrink[:, None], input_precision="tf32x3")
-        top = higher
     return acc, top, total
+
+
+@triton.jit
+def place(heads, shared, keys, CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """A program's head, of all batches; the head of keys that it sees; its queries; where blocks of keys that all of them
+    see end, and all blocks that one sees."""
+    block = tl.num_programs(1) - 1 - tl.program_id(1)
+    head = tl.program_id(0).to(tl.int64)
+    own = head // heads * (heads // shared) + head % heads // shared
+    bare = (tl.minimum(block * BM, keys) if CAUSAL else keys) // BN * BN
+    end = tl.minimum((block + 1) * BM, keys) if CAUSAL else keys
+    return head, own, block * BM + tl.arange(0, BM), bare, end
 
 
 @triton.jit
@@ -107,14 +122,9 @@ def outputs_kernel(
     q_ptr, k_ptr, v_ptr, y_ptr, rest_ptr, level_ptr, heads, shared, queries, keys, scale,
     CAUSAL: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    block = tl.num_programs(1) - 1 - tl.program_id(1)
-    head = tl.program_id(0).to(tl.int64)  # of all batches
-    own = head // heads * (heads // shared) + head % heads // shared  # the head of keys that this head sees
-    i = block * BM + tl.arange(0, BM)
+    head, own, i, bare, end = place(heads, shared, keys, CAUSAL, BM, BN)
     q = rows_of(q_ptr + head * queries * D, i, queries, D, DEPTH)
     k, v = k_ptr + own * keys * D, v_ptr + own * keys * D
-    bare = (tl.minimum(block * BM, keys) if CAUSAL else keys) // BN * BN
-    end = tl.minimum((block + 1) * BM, keys) if CAUSAL else keys
     acc = tl.zeros((BM, DEPTH), tl.float32)
     top = tl.full((BM,), -float("inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
@@ -136,13 +146,8 @@ def of_queries(
     for start in tl.range(first, end, BN):
         j = start + tl.arange(0, BN)
         own = rows_of(k, j, keys, D, DEPTH)
-        s = tl.dot(q, tl.trans(own), input_precision="tf32x3")
+        s = scores(q, own, i, j, keys, MASKED, CAUSAL)
         dp = tl.dot(dy, tl.trans(rows_of(v, j, keys, D, DEPTH)), input_precision="tf32x3")
-        if MASKED:
-            seen = j[None, :] < keys
-            if CAUSAL:
-                seen = seen & (j[None, :] <= i[:, None])
-            s = tl.where(seen, s, -float("inf"))
         ds = tl.exp2(s * scale - level[:, None]) * (dp - delta[:, None])
         dq = tl.dot(ds.to(own.dtype), own, dq, input_precision="tf32x3")
     return dq
@@ -154,15 +159,10 @@ def queries_kernel(
     heads, shared, queries, keys, scale, root,
     SAVED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    block = tl.num_programs(1) - 1 - tl.program_id(1)
-    head = tl.program_id(0).to(tl.int64)  # of all batches
-    own = head // heads * (heads // shared) + head % heads // shared  # the head of keys that this head sees
-    i = block * BM + tl.arange(0, BM)
+    head, own, i, bare, end = place(heads, shared, keys, CAUSAL, BM, BN)
     q = rows_of(q_ptr + head * queries * D, i, queries, D, DEPTH)
     dy = rows_of(dy_ptr + head * queries * D, i, queries, D, DEPTH)
     k, v = k_ptr + own * keys * D, v_ptr + own * keys * D
-    bare = (tl.minimum(block * BM, keys) if CAUSAL else keys) // BN * BN
-    end = tl.minimum((block + 1) * BM, keys) if CAUSAL else keys
     if SAVED:
         level = tl.load(level_ptr + head * queries + i, mask=i < queries, other=0.0)
         y = rows_of(y_ptr + head * queries * D, i, queries, D, DEPTH).to(tl.float32)
